@@ -1,0 +1,261 @@
+//! The small types that every part shares: ids, revisions, secrets, callers, deadlines, time.
+//!
+//! Knows no other part, no protobuf and no I/O.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroize;
+
+/// Declares a cheap-to-clone string newtype. Validation is the business of whoever makes one.
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Wraps text that is known to be a valid id.
+            pub fn new(text: impl Into<Arc<str>>) -> Self {
+                Self(text.into())
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_id! {
+    /// A tenancy unit: 1 to 64 characters of `[A-Za-z0-9._-]`. See [`Namespace::DEFAULT`].
+    Namespace
+}
+text_id! {
+    /// Id of a registered server, unique in its namespace; normalised by `model::spec`.
+    ServerId
+}
+text_id! {
+    /// Id of one call made for an app; a `UUIDv7`, so that ids sort by time.
+    CallId
+}
+text_id! {
+    /// Id of one question of a server; a `UUIDv7`, so that ids sort by time.
+    ElicitationId
+}
+
+impl Namespace {
+    /// The namespace of a request that names none.
+    pub const DEFAULT: &'static str = "default";
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT)
+    }
+}
+
+impl CallId {
+    /// A fresh id.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self::new(uuid::Uuid::now_v7().to_string())
+    }
+}
+
+impl ElicitationId {
+    /// A fresh id.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self::new(uuid::Uuid::now_v7().to_string())
+    }
+}
+
+/// The full name of a server: ids repeat between namespaces.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ServerKey {
+    /// The namespace that owns it.
+    pub namespace: Namespace,
+    /// Its id there.
+    pub id: ServerId,
+}
+
+impl ServerKey {
+    /// Joins the two halves.
+    #[must_use]
+    pub fn new(namespace: Namespace, id: ServerId) -> Self {
+        Self { namespace, id }
+    }
+}
+
+impl fmt::Display for ServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.id)
+    }
+}
+
+/// Position of a committed change in the update log. Grows by one with every change; 0 is "before the first".
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// A value that must not be seen: `Debug` prints stars, there is no `Display` and no `Serialize`, and the memory is
+/// wiped on drop.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Secret<T: Zeroize>(T);
+
+impl<T: Zeroize> Secret<T> {
+    /// Takes the value into custody.
+    pub fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// Opens the secret. Only `store::seal` and `mcp::transport` (and later `auth`) may call this.
+    pub fn expose(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Zeroize> fmt::Debug for Secret<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl<T: Zeroize> Drop for Secret<T> {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// The local process behind a gRPC connection, as the kernel names it at accept time (`SO_PEERCRED`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Process id, where the kernel knows it. For logs only: pids are reused.
+    pub pid: Option<i32>,
+}
+
+/// Wall-clock time in milliseconds since the Unix epoch; what is stored and shown.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// This time plus a duration; saturates.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_add(millis))
+    }
+}
+
+/// The one source of time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock;
+
+impl Clock {
+    /// Monotonic time, for deadlines and intervals.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the clock"
+    )]
+    #[must_use]
+    pub fn now(self) -> Instant {
+        Instant::now()
+    }
+
+    /// Wall-clock time, for what is stored and shown.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the clock"
+    )]
+    #[must_use]
+    pub fn wall(self) -> Timestamp {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let millis = since_epoch.map_or(0, |elapsed| elapsed.as_millis());
+        Timestamp(i64::try_from(millis).unwrap_or(i64::MAX))
+    }
+}
+
+/// When something must be over. Passed down from the edge, so that every layer knows what is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// No bound of its own; the bounds of the layers below still hold.
+    pub const NONE: Self = Self(None);
+
+    /// At this instant.
+    #[must_use]
+    pub fn at(instant: Instant) -> Self {
+        Self(Some(instant))
+    }
+
+    /// This long from now; none if that is beyond what the clock can express.
+    #[must_use]
+    pub fn after(duration: Duration) -> Self {
+        Self(Clock.now().checked_add(duration))
+    }
+
+    /// The earlier of the two.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        match (self.0, other.0) {
+            (Some(a), Some(b)) => Self(Some(a.min(b))),
+            (Some(instant), None) | (None, Some(instant)) => Self(Some(instant)),
+            (None, None) => Self::NONE,
+        }
+    }
+
+    /// The instant, if there is one.
+    #[must_use]
+    pub fn instant(self) -> Option<Instant> {
+        self.0
+    }
+
+    /// What is left: zero when it is past, `None` without a bound.
+    #[must_use]
+    pub fn remaining(self) -> Option<Duration> {
+        self.0
+            .map(|instant| instant.saturating_duration_since(Clock.now()))
+    }
+
+    /// Completes at the deadline; never without one. Dropping it does nothing.
+    pub async fn elapsed(self) {
+        match self.0 {
+            Some(instant) => tokio::time::sleep_until(instant.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+}

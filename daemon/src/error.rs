@@ -1,0 +1,272 @@
+//! What can go wrong, as the daemon's parts report it to each other and, through `api::status`, to apps.
+//!
+//! Knows no tonic and no protobuf. A message says what is wrong, with which value, and what to do; it never holds a
+//! secret. Reasons are part of the contract: they are added, never renamed.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+/// Result of most operations of the daemon.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The reason code of an [`Error`]; apps see it as `google.rpc.ErrorInfo.reason` in `UPPER_SNAKE` form.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Reason {
+    /// A field, URL, JSON text or argument is not acceptable.
+    InvalidField,
+    /// The caller may not use this namespace.
+    CallerNotAllowed,
+    /// The address policy refuses a destination.
+    DestinationBlocked,
+    /// No server was ever registered in this namespace.
+    NamespaceNotFound,
+    /// No such server in the namespace.
+    ServerNotFound,
+    /// The server has no such tool, or offers none under this name.
+    ToolNotFound,
+    /// No such question, or its end is long past.
+    ElicitationNotFound,
+    /// The wanted id belongs to another server.
+    ServerIdTaken,
+    /// The MCP server wants the user to sign in.
+    SignInRequired,
+    /// The server is disconnected on purpose.
+    NotConnected,
+    /// The server does not offer what was asked for.
+    NotSupported,
+    /// The question, call or sign-in has ended already.
+    AlreadyResolved,
+    /// The server was removed, or its connection replaced, while the operation ran.
+    Superseded,
+    /// The server cannot be reached now.
+    UpstreamUnreachable,
+    /// The peer does not speak MCP as far as can be told.
+    NotAnMcpServer,
+    /// The peer broke the protocol.
+    UpstreamProtocol,
+    /// The request was sent and no answer came back.
+    OutcomeUnknown,
+    /// The server did not answer in the time that was given to it.
+    UpstreamTimeout,
+    /// The deadline of the RPC is over.
+    DeadlineExceeded,
+    /// The caller went away or cancelled.
+    Cancelled,
+    /// The daemon is stopping.
+    Draining,
+    /// The etag is not the current one.
+    EtagMismatch,
+    /// Too many calls are running.
+    TooManyCalls,
+    /// Too many servers, questions or subscribers exist.
+    TooMany,
+    /// A message is larger than the limit.
+    MessageTooLarge,
+    /// The resume token's position is no longer kept.
+    ResumeTokenExpired,
+    /// The server answered with a JSON-RPC error.
+    UpstreamError,
+    /// The store failed: disk full, read-only, corrupt.
+    StoreFailed,
+    /// A fault of the daemon itself.
+    Internal,
+}
+
+impl Reason {
+    /// Every reason, for the table test of `api::status`.
+    pub const ALL: &'static [Self] = &[
+        Self::InvalidField,
+        Self::CallerNotAllowed,
+        Self::DestinationBlocked,
+        Self::NamespaceNotFound,
+        Self::ServerNotFound,
+        Self::ToolNotFound,
+        Self::ElicitationNotFound,
+        Self::ServerIdTaken,
+        Self::SignInRequired,
+        Self::NotConnected,
+        Self::NotSupported,
+        Self::AlreadyResolved,
+        Self::Superseded,
+        Self::UpstreamUnreachable,
+        Self::NotAnMcpServer,
+        Self::UpstreamProtocol,
+        Self::OutcomeUnknown,
+        Self::UpstreamTimeout,
+        Self::DeadlineExceeded,
+        Self::Cancelled,
+        Self::Draining,
+        Self::EtagMismatch,
+        Self::TooManyCalls,
+        Self::TooMany,
+        Self::MessageTooLarge,
+        Self::ResumeTokenExpired,
+        Self::UpstreamError,
+        Self::StoreFailed,
+        Self::Internal,
+    ];
+
+    /// The code as apps see it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidField => "INVALID_FIELD",
+            Self::CallerNotAllowed => "CALLER_NOT_ALLOWED",
+            Self::DestinationBlocked => "DESTINATION_BLOCKED",
+            Self::NamespaceNotFound => "NAMESPACE_NOT_FOUND",
+            Self::ServerNotFound => "SERVER_NOT_FOUND",
+            Self::ToolNotFound => "TOOL_NOT_FOUND",
+            Self::ElicitationNotFound => "ELICITATION_NOT_FOUND",
+            Self::ServerIdTaken => "SERVER_ID_TAKEN",
+            Self::SignInRequired => "SIGN_IN_REQUIRED",
+            Self::NotConnected => "NOT_CONNECTED",
+            Self::NotSupported => "NOT_SUPPORTED",
+            Self::AlreadyResolved => "ALREADY_RESOLVED",
+            Self::Superseded => "SUPERSEDED",
+            Self::UpstreamUnreachable => "UPSTREAM_UNREACHABLE",
+            Self::NotAnMcpServer => "NOT_AN_MCP_SERVER",
+            Self::UpstreamProtocol => "UPSTREAM_PROTOCOL",
+            Self::OutcomeUnknown => "OUTCOME_UNKNOWN",
+            Self::UpstreamTimeout => "UPSTREAM_TIMEOUT",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::Cancelled => "CANCELLED",
+            Self::Draining => "DRAINING",
+            Self::EtagMismatch => "ETAG_MISMATCH",
+            Self::TooManyCalls => "TOO_MANY_CALLS",
+            Self::TooMany => "TOO_MANY",
+            Self::MessageTooLarge => "MESSAGE_TOO_LARGE",
+            Self::ResumeTokenExpired => "RESUME_TOKEN_EXPIRED",
+            Self::UpstreamError => "UPSTREAM_ERROR",
+            Self::StoreFailed => "STORE_FAILED",
+            Self::Internal => "INTERNAL",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A JSON-RPC error object as the MCP server sent it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RpcError {
+    /// The code, for example -32602.
+    pub code: i64,
+    /// The server's message.
+    pub message: String,
+    /// The `data` member as raw JSON, if any.
+    pub data: Option<String>,
+}
+
+/// What went wrong. Cheap to move; clone it to hand the same failure to several waiters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Inner {
+    reason: Reason,
+    message: String,
+    field: Option<Cow<'static, str>>,
+    facts: Vec<(&'static str, String)>,
+    retry_after: Option<Duration>,
+    rpc: Option<RpcError>,
+}
+
+impl Error {
+    /// An error with a message for people.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            reason,
+            message: message.into(),
+            field: None,
+            facts: Vec::new(),
+            retry_after: None,
+            rpc: None,
+        }))
+    }
+
+    /// A field of the request is not acceptable. `field` is its path in the request message.
+    pub fn invalid(field: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        let mut error = Self::new(Reason::InvalidField, message);
+        error.0.field = Some(field.into());
+        error
+    }
+
+    /// A fault of the daemon itself.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(Reason::Internal, message)
+    }
+
+    /// The server answered with a JSON-RPC error.
+    #[must_use]
+    pub fn upstream(rpc: RpcError) -> Self {
+        let message = format!(
+            "the server answered with error {}: {}",
+            rpc.code, rpc.message
+        );
+        let mut error = Self::new(Reason::UpstreamError, message);
+        error.0.rpc = Some(rpc);
+        error
+    }
+
+    /// Adds a fact for programs; keys are `lower_snake`. Never a secret.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.0.facts.push((key, value.into()));
+        self
+    }
+
+    /// Says when another attempt makes sense.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.0.retry_after = Some(delay);
+        self
+    }
+
+    /// The reason code.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.0.reason
+    }
+
+    /// The message for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Path of the offending request field.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        self.0.field.as_deref()
+    }
+
+    /// Facts for programs.
+    #[must_use]
+    pub fn facts(&self) -> &[(&'static str, String)] {
+        &self.0.facts
+    }
+
+    /// When another attempt makes sense.
+    #[must_use]
+    pub fn retry_delay(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// The JSON-RPC error behind [`Reason::UpstreamError`].
+    #[must_use]
+    pub fn rpc(&self) -> Option<&RpcError> {
+        self.0.rpc.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Error {}

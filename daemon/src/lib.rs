@@ -1,0 +1,5 @@
+//! The daemon that holds every MCP connection, token and pending question of a host. See `ARCHITECTURE.md`.
+
+pub mod base;
+pub mod error;
+pub mod model;

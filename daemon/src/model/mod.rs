@@ -1,0 +1,9 @@
+//! The domain's nouns as plain data: what a server is, how it stands, what a question is, what an update says.
+//!
+//! Every part speaks these types; they know nothing of protobuf, SQL or HTTP. They serialise for the store, and a
+//! [`Secret`](crate::base::Secret) never does.
+
+pub mod question;
+pub mod spec;
+pub mod status;
+pub mod update;

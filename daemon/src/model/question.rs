@@ -1,0 +1,75 @@
+//! A question that a server asks in the middle of a call.
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::{CallId, ElicitationId, ServerKey, Timestamp};
+
+/// How a question is put (MCP client/elicitation).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The answer is an object that follows the requested schema.
+    Form,
+    /// The user opens a URL; the answer has no content.
+    Url,
+}
+
+/// What became of a question. Everything but `Pending` is an end, and a question has exactly one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QuestionState {
+    /// It waits for an answer.
+    Pending,
+    /// It was accepted.
+    Answered,
+    /// It was declined.
+    Declined,
+    /// It was cancelled, by an answer or because its call was.
+    Cancelled,
+    /// Nobody answered in time.
+    Expired,
+    /// The server can no longer take an answer.
+    Void,
+}
+
+/// A question, as it is stored and shown. Holds no answer: answers go to the server and nowhere else.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// Its id.
+    pub id: ElicitationId,
+    /// The server that asks.
+    pub server: ServerKey,
+    /// The registered name of that server when it asked.
+    pub server_name: String,
+    /// The call in which it is asked, if the server said so.
+    pub call_id: Option<CallId>,
+    /// How it is put.
+    pub mode: Mode,
+    /// The question, in the server's words.
+    pub message: String,
+    /// JSON Schema of the answer, raw (form).
+    pub requested_schema: Option<String>,
+    /// The URL to open (url).
+    pub url: Option<String>,
+    /// What has become of it.
+    pub state: QuestionState,
+    /// When it was asked.
+    pub created: Timestamp,
+    /// When it expires.
+    pub expires: Timestamp,
+    /// When it ended.
+    pub resolved: Option<Timestamp>,
+    /// The parameters of the server's request, raw.
+    pub request: String,
+}
+
+/// An answer's action with its content (MCP schema `ElicitResult`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The user agrees; with a JSON object for a form, raw.
+    Accept(Option<String>),
+    /// The user says no.
+    Decline,
+    /// The user does not decide, or nobody can be asked any more.
+    Cancel,
+}
