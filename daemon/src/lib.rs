@@ -3,3 +3,4 @@
 pub mod base;
 pub mod error;
 pub mod model;
+pub mod store;
