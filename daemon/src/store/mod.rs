@@ -24,6 +24,9 @@
 //!
 //! # Threads
 //!
+//! What is out of bounds is pruned by the writing thread, a bounded amount at a time, after a write: an idle store keeps
+//! what it has.
+//!
 //! One thread writes, one reads, each with its own connection, fed by bounded queues. Futures of this module may be
 //! dropped at any time; a write that was queued happens all the same.
 

@@ -16,7 +16,7 @@ use crate::model::update::Kind;
 const SECRET: &str = "Bearer correct-horse-battery-staple";
 
 /// A fresh private directory with a store in it.
-pub(crate) fn config(root: &TempDir) -> StoreConfig {
+fn config(root: &TempDir) -> StoreConfig {
     StoreConfig {
         credentials_dir: None,
         ..StoreConfig::new(root.path().join("data"))
@@ -24,12 +24,12 @@ pub(crate) fn config(root: &TempDir) -> StoreConfig {
 }
 
 /// A key in the default namespace.
-pub(crate) fn key(id: &str) -> ServerKey {
+fn key(id: &str) -> ServerKey {
     ServerKey::new(Namespace::default(), ServerId::new(id))
 }
 
 /// A server with one secret header.
-pub(crate) fn record(id: &str) -> ServerRecord {
+fn record(id: &str) -> ServerRecord {
     let http = HttpSpec {
         url: "https://example.com/mcp".parse().unwrap(),
         headers: vec![NamedSecret {

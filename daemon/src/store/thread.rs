@@ -301,6 +301,9 @@ impl Writer {
     }
 
     fn commit(&mut self, mut batch: Vec<Box<dyn Write>>) {
+        if batch.is_empty() {
+            return;
+        }
         let durable = batch
             .iter()
             .any(|write| write.durability() == Durability::Durable);
