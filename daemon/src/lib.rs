@@ -2,4 +2,6 @@
 
 pub mod base;
 pub mod error;
+pub mod inputs;
 pub mod model;
+pub mod store;
