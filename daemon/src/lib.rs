@@ -4,3 +4,4 @@ pub mod base;
 pub mod config;
 pub mod error;
 pub mod model;
+pub mod policy;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serializer, de};
+use serde::{Deserializer, Serializer, de};
 
 /// Writes the duration in the form that [`deserialize`] reads.
 ///

@@ -187,14 +187,12 @@ impl Loader {
         figment = self.merge_environment(figment, &sources.environment);
         for text in &sources.set {
             let origin = format!("flag `--set {text}`");
-            figment = match text.split_once('=') {
-                Some((key, value)) => self.merge_text(figment, key.trim(), value, &origin),
-                None => {
-                    self.problems
-                        .push(format!("{origin}: write it as `key=value`"));
-                    figment
-                }
-            };
+            if let Some((key, value)) = text.split_once('=') {
+                figment = self.merge_text(figment, key.trim(), value, &origin);
+            } else {
+                self.problems
+                    .push(format!("{origin}: write it as `key=value`"));
+            }
         }
         let flags = [
             ("--data-dir", "data_dir", &sources.data_dir),

@@ -37,7 +37,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     found
 }
 
-fn between<T: PartialOrd>(
+fn between<T: PartialOrd + Copy>(
     found: &mut Vec<Problem>,
     key: &str,
     value: T,
