@@ -80,6 +80,12 @@ pub struct NewQuestion {
 #[derive(Clone)]
 pub struct Inputs(Arc<Inner>);
 
+impl std::fmt::Debug for Inputs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inputs").finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     store: Store,
     config: InputsConfig,

@@ -137,7 +137,11 @@ impl Fields {
     /// Looks at a member and leaves it where it is.
     #[must_use]
     pub fn peek(&self, name: &str) -> Option<&RawJson> {
-        self.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
+        self.0
+            .iter()
+            .rev()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value)
     }
 
     /// What was not taken, as a raw object; empty if nothing is left.
@@ -147,7 +151,11 @@ impl Fields {
         for (name, value) in &self.0 {
             rest.raw(name, value.as_str());
         }
-        if rest.is_empty() { String::new() } else { rest.finish().as_str().to_owned() }
+        if rest.is_empty() {
+            String::new()
+        } else {
+            rest.finish().as_str().to_owned()
+        }
     }
 }
 
@@ -156,18 +164,27 @@ impl Fields {
 /// # Errors
 /// Why the tool cannot be offered.
 pub fn read_tool(item: &RawJson, over_http: bool) -> Result<Tool, Withheld> {
-    let withheld = |name: &str, reason: String| Withheld { name: name.to_owned(), reason };
-    let mut fields = Fields::of(item).ok_or_else(|| withheld("", "it is not an object".to_owned()))?;
+    let withheld = |name: &str, reason: String| Withheld {
+        name: name.to_owned(),
+        reason,
+    };
+    let mut fields =
+        Fields::of(item).ok_or_else(|| withheld("", "it is not an object".to_owned()))?;
     let name = fields.text("name");
     if name.is_empty() {
         return Err(withheld("", "it has no name".to_owned()));
     }
-    let schema = fields.take("inputSchema").filter(|schema| schema.as_str() != "null");
+    let schema = fields
+        .take("inputSchema")
+        .filter(|schema| schema.as_str() != "null");
     let Some(input_schema) = schema else {
         return Err(withheld(&name, "it has no `inputSchema`".to_owned()));
     };
     if !input_schema.is_object() {
-        return Err(withheld(&name, "its `inputSchema` is not an object".to_owned()));
+        return Err(withheld(
+            &name,
+            "its `inputSchema` is not an object".to_owned(),
+        ));
     }
     // Over other transports there are no headers, so a bad annotation harms nobody.
     let param_headers = match find_param_headers(&input_schema) {
@@ -176,7 +193,10 @@ pub fn read_tool(item: &RawJson, over_http: bool) -> Result<Tool, Withheld> {
         Err(reason) => return Err(withheld(&name, reason)),
     };
     let hint = |fields: &Fields, key: &str| {
-        fields.peek("annotations").and_then(|hints| hints.get(key)).and_then(|hint| hint.read::<bool>())
+        fields
+            .peek("annotations")
+            .and_then(|hints| hints.get(key))
+            .and_then(|hint| hint.read::<bool>())
     };
     let hints = Hints {
         read_only: hint(&fields, "readOnlyHint"),
@@ -186,12 +206,25 @@ pub fn read_tool(item: &RawJson, over_http: bool) -> Result<Tool, Withheld> {
     };
     let mut title = fields.text("title");
     if title.is_empty() {
-        let annotated = fields.peek("annotations").and_then(|hints| hints.get("title"));
+        let annotated = fields
+            .peek("annotations")
+            .and_then(|hints| hints.get("title"));
         title = annotated.and_then(|title| title.read()).unwrap_or_default();
     }
-    let output_schema = fields.take("outputSchema").filter(|schema| schema.as_str() != "null");
+    let output_schema = fields
+        .take("outputSchema")
+        .filter(|schema| schema.as_str() != "null");
     let description = fields.text("description");
-    Ok(Tool { name, title, description, input_schema, output_schema, hints, extra: fields.rest(), param_headers })
+    Ok(Tool {
+        name,
+        title,
+        description,
+        input_schema,
+        output_schema,
+        hints,
+        extra: fields.rest(),
+        param_headers,
+    })
 }
 
 /// Reads a resource; `None` if it has no URI, because nobody could read it.
@@ -228,7 +261,10 @@ pub fn read_template(item: &RawJson) -> Option<ResourceTemplate> {
 pub fn read_prompt(item: &RawJson) -> Option<Prompt> {
     let mut fields = Fields::of(item)?;
     let name: String = fields.read("name")?;
-    let arguments = fields.take("arguments").and_then(|list| list.elements()).unwrap_or_default();
+    let arguments = fields
+        .take("arguments")
+        .and_then(|list| list.elements())
+        .unwrap_or_default();
     Some(Prompt {
         name,
         title: fields.text("title"),

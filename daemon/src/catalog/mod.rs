@@ -30,7 +30,10 @@ pub struct List<T> {
 
 impl<T> Default for List<T> {
     fn default() -> Self {
-        Self { entries: Arc::from([]), status: ListStatus::default() }
+        Self {
+            entries: Arc::from([]),
+            status: ListStatus::default(),
+        }
     }
 }
 
@@ -62,7 +65,7 @@ pub struct Catalog {
 
 impl Catalog {
     /// Replaces the tools. `over_http` decides whether bad `x-mcp-header` annotations matter.
-    pub fn set_tools(&mut self, server: &ServerId, pages: Pages, over_http: bool, at: Timestamp) {
+    pub fn set_tools(&mut self, server: &ServerId, pages: &Pages, over_http: bool, at: Timestamp) {
         let mut tools: Vec<Tool> = Vec::with_capacity(pages.items.len());
         let mut withheld = Vec::new();
         let mut by_name = HashMap::new();
@@ -70,7 +73,10 @@ impl Catalog {
             match entry::read_tool(item, over_http) {
                 Ok(tool) if by_name.contains_key(&tool.name) => {
                     let reason = "another tool of the server has the same name".to_owned();
-                    withheld.push(Withheld { name: tool.name, reason });
+                    withheld.push(Withheld {
+                        name: tool.name,
+                        reason,
+                    });
                 }
                 Ok(tool) => {
                     by_name.insert(tool.name.clone(), tools.len());
@@ -86,40 +92,61 @@ impl Catalog {
         self.by_model_name = HashMap::with_capacity(tools.len() * 2);
         for (index, tool) in tools.iter().enumerate() {
             for style in names::Style::ALL {
-                self.by_model_name.insert(names::model_name(style, server, &tool.name), index);
+                self.by_model_name
+                    .insert(names::model_name(style, server, &tool.name), index);
             }
         }
         self.by_name = by_name;
         self.withheld = withheld;
-        self.tools = list(tools, &pages, at);
+        self.tools = list(tools, pages, at);
     }
 
     /// Replaces the resources.
     pub fn set_resources(&mut self, pages: &Pages, at: Timestamp) {
-        self.resources = list(pages.items.iter().filter_map(entry::read_resource).collect(), pages, at);
+        self.resources = list(
+            pages
+                .items
+                .iter()
+                .filter_map(entry::read_resource)
+                .collect(),
+            pages,
+            at,
+        );
     }
 
     /// Replaces the resource templates.
     pub fn set_resource_templates(&mut self, pages: &Pages, at: Timestamp) {
-        let templates = pages.items.iter().filter_map(entry::read_template).collect();
+        let templates = pages
+            .items
+            .iter()
+            .filter_map(entry::read_template)
+            .collect();
         self.resource_templates = list(templates, pages, at);
     }
 
     /// Replaces the prompts.
     pub fn set_prompts(&mut self, pages: &Pages, at: Timestamp) {
-        self.prompts = list(pages.items.iter().filter_map(entry::read_prompt).collect(), pages, at);
+        self.prompts = list(
+            pages.items.iter().filter_map(entry::read_prompt).collect(),
+            pages,
+            at,
+        );
     }
 
     /// A tool by its name at the server.
     #[must_use]
     pub fn tool(&self, name: &str) -> Option<&Tool> {
-        self.by_name.get(name).and_then(|index| self.tools.entries.get(*index))
+        self.by_name
+            .get(name)
+            .and_then(|index| self.tools.entries.get(*index))
     }
 
     /// A tool by its model name, in either style.
     #[must_use]
     pub fn tool_by_model_name(&self, model_name: &str) -> Option<&Tool> {
-        self.by_model_name.get(model_name).and_then(|index| self.tools.entries.get(*index))
+        self.by_model_name
+            .get(model_name)
+            .and_then(|index| self.tools.entries.get(*index))
     }
 }
 
@@ -130,12 +157,19 @@ fn list<T>(entries: Vec<T>, pages: &Pages, at: Timestamp) -> List<T> {
         hash.update(b"\n");
     }
     let digest = hash.finish();
-    let head = digest.as_ref().iter().take(8).fold(0_u64, |head, byte| (head << 8) | u64::from(*byte));
+    let head = digest
+        .as_ref()
+        .iter()
+        .take(8)
+        .fold(0_u64, |head, byte| (head << 8) | u64::from(*byte));
     let status = ListStatus {
         count: u32::try_from(entries.len()).unwrap_or(u32::MAX),
         digest: format!("{head:016x}"),
         incomplete_reason: pages.incomplete.clone(),
         fetched: Some(at),
     };
-    List { entries: entries.into(), status }
+    List {
+        entries: entries.into(),
+        status,
+    }
 }

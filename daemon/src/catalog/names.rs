@@ -37,9 +37,13 @@ impl Style {
 #[must_use]
 pub fn model_name(style: Style, server: &ServerId, tool: &str) -> String {
     let (prefix, separator) = style.parts();
-    let safe: String = tool.chars().map(|c| if is_safe(c) { c } else { '_' }).collect();
+    let safe: String = tool
+        .chars()
+        .map(|c| if is_safe(c) { c } else { '_' })
+        .collect();
     let joined = format!("{prefix}{server}{separator}{safe}");
-    if safe == tool && !tool.is_empty() && joined.len() <= MAX_MODEL_NAME && !looks_hashed(&joined) {
+    if safe == tool && !tool.is_empty() && joined.len() <= MAX_MODEL_NAME && !looks_hashed(&joined)
+    {
         return joined;
     }
     let mut head = joined;
@@ -53,7 +57,9 @@ pub fn server_of(model_name: &str) -> Option<ServerId> {
     for style in Style::ALL {
         let (prefix, separator) = style.parts();
         if let Some(rest) = model_name.strip_prefix(prefix) {
-            return rest.split_once(separator).map(|(server, _)| ServerId::new(server));
+            return rest
+                .split_once(separator)
+                .map(|(server, _)| ServerId::new(server));
         }
     }
     None
@@ -65,7 +71,10 @@ fn is_safe(c: char) -> bool {
 
 fn looks_hashed(name: &str) -> bool {
     name.rsplit_once('_').is_some_and(|(_, tail)| {
-        tail.len() == HASH && tail.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        tail.len() == HASH
+            && tail
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
@@ -94,8 +103,17 @@ mod tests {
     #[test]
     fn names_that_could_be_confused_are_told_apart() {
         let pairs = [
-            ("a", "b_c"), ("a-b", "c"), ("a", "b.c"), ("a", "b c"), ("a", "b/c"), ("a", "b__c"), ("a", "_c"),
-            ("a", ""), ("a", "é"), ("a", "e\u{301}"), ("a", "x_0123456789"),
+            ("a", "b_c"),
+            ("a-b", "c"),
+            ("a", "b.c"),
+            ("a", "b c"),
+            ("a", "b/c"),
+            ("a", "b__c"),
+            ("a", "_c"),
+            ("a", ""),
+            ("a", "é"),
+            ("a", "e\u{301}"),
+            ("a", "x_0123456789"),
         ];
         let mut seen = HashMap::new();
         for (server, tool) in pairs {

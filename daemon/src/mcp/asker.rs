@@ -47,7 +47,7 @@ impl Asker {
                 data: None,
             });
         }
-        let roots: Vec<_> = self.roots.iter().map(|root| {
+        let roots = self.roots.iter().map(|root| {
             let mut object = ObjectWriter::new();
             object.string("uri", &root.uri);
             if !root.name.is_empty() {
@@ -56,7 +56,10 @@ impl Asker {
             object.finish().as_str().to_owned()
         });
         let mut result = ObjectWriter::new();
-        result.raw("roots", &format!("[{}]", roots.collect::<Vec<_>>().join(",")));
+        result.raw(
+            "roots",
+            &format!("[{}]", roots.collect::<Vec<_>>().join(",")),
+        );
         Ok(result.finish())
     }
 
@@ -84,10 +87,14 @@ impl Asker {
             return Err(refused("this client does not support the elicitation mode"));
         }
         let message = text("message").ok_or_else(|| refused("`message` is missing"))?;
-        let requested_schema = params.get("requestedSchema").map(|schema| schema.as_str().to_owned());
+        let requested_schema = params
+            .get("requestedSchema")
+            .map(|schema| schema.as_str().to_owned());
         let url = text("url");
         match mode {
-            Mode::Form if requested_schema.is_none() => return Err(refused("`requestedSchema` is missing")),
+            Mode::Form if requested_schema.is_none() => {
+                return Err(refused("`requestedSchema` is missing"));
+            }
             Mode::Url if url.is_none() => return Err(refused("`url` is missing")),
             _ => {}
         }

@@ -69,11 +69,26 @@ impl Handle {
     pub fn spawn(record: ServerRecord, dialer: Dialer, store: Store, tasks: &TaskTracker) -> Self {
         let (commands, inbox) = mpsc::channel(COMMANDS);
         let connect = record.connect;
-        let state = if connect { ConnectionState::Connecting } else { ConnectionState::Disconnected };
-        let status = ServerStatus { state, since: Clock.wall(), ..ServerStatus::default() };
-        let (live_tx, live) = watch::channel(Live { status: Arc::new(status.clone()), ..Live::default() });
+        let state = if connect {
+            ConnectionState::Connecting
+        } else {
+            ConnectionState::Disconnected
+        };
+        let status = ServerStatus {
+            state,
+            since: Clock.wall(),
+            ..ServerStatus::default()
+        };
+        let (live_tx, live) = watch::channel(Live {
+            status: Arc::new(status.clone()),
+            ..Live::default()
+        });
         let key = record.key.clone();
-        let connect_bound = record.spec.timeouts.connect.unwrap_or(dialer.settings.connect);
+        let connect_bound = record
+            .spec
+            .timeouts
+            .connect
+            .unwrap_or(dialer.settings.connect);
         let actor = Actor {
             key: key.clone(),
             spec: record.spec,
@@ -96,7 +111,12 @@ impl Handle {
             refreshers: Vec::new(),
         };
         tasks.spawn(actor.run(inbox, connect));
-        Self { key, commands, live, connect_bound }
+        Self {
+            key,
+            commands,
+            live,
+            connect_bound,
+        }
     }
 
     /// The server's full name.
@@ -111,7 +131,10 @@ impl Handle {
         self.live.borrow().clone()
     }
 
-    async fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> oneshot::Receiver<()> {
+    async fn tell(
+        &self,
+        command: impl FnOnce(oneshot::Sender<()>) -> Command,
+    ) -> oneshot::Receiver<()> {
         let (done_tx, done) = oneshot::channel();
         // An actor that has ended has nothing left to do: the receiver reports it at once.
         let _ = self.commands.send(command(done_tx)).await;
@@ -136,7 +159,10 @@ impl Handle {
 
     /// Takes over changed settings. Returns when they are in force.
     pub async fn apply(&self, record: ServerRecord) {
-        let _ = self.tell(|done| Command::Apply(Box::new(record), done)).await.await;
+        let _ = self
+            .tell(|done| Command::Apply(Box::new(record), done))
+            .await
+            .await;
     }
 
     /// Ends the connection and the actor. Returns when everything of it is gone.
@@ -163,7 +189,9 @@ impl Handle {
             match (now.status.state, now.link) {
                 (ConnectionState::Ready, Some(link)) => return Ok((link, now.catalog)),
                 // A refresh: what was known before still holds.
-                (ConnectionState::Discovering, Some(link)) if now.status.tools.fetched.is_some() => {
+                (ConnectionState::Discovering, Some(link))
+                    if now.status.tools.fetched.is_some() =>
+                {
                     return Ok((link, now.catalog));
                 }
                 (
@@ -194,7 +222,10 @@ impl Handle {
 #[must_use]
 pub fn not_usable(key: &ServerKey, status: &ServerStatus) -> Error {
     let id = &key.id;
-    let cause = status.last_failure.as_ref().map(|failure| failure.message.as_str());
+    let cause = status
+        .last_failure
+        .as_ref()
+        .map(|failure| failure.message.as_str());
     let error = match status.state {
         ConnectionState::Disconnected => Error::new(
             Reason::NotConnected,
@@ -202,14 +233,19 @@ pub fn not_usable(key: &ServerKey, status: &ServerStatus) -> Error {
         ),
         ConnectionState::Authenticating => Error::new(
             Reason::SignInRequired,
-            format!("server `{id}` wants authorization: {}", cause.unwrap_or("it answered with 401")),
+            format!(
+                "server `{id}` wants authorization: {}",
+                cause.unwrap_or("it answered with 401")
+            ),
         ),
         _ => {
             let message = match cause {
                 Some(cause) => format!("server `{id}` cannot be reached: {cause}"),
                 None => format!("server `{id}` is still connecting"),
             };
-            let delay = status.next_retry.map_or(1000, |at| at.0.saturating_sub(Clock.wall().0));
+            let delay = status
+                .next_retry
+                .map_or(1000, |at| at.0.saturating_sub(Clock.wall().0));
             let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
             Error::new(Reason::UpstreamUnreachable, message).retry_after(delay)
         }
@@ -226,7 +262,11 @@ struct Dirty {
 }
 
 impl Dirty {
-    const ALL: Self = Self { tools: true, resources: true, prompts: true };
+    const ALL: Self = Self {
+        tools: true,
+        resources: true,
+        prompts: true,
+    };
 
     fn any(self) -> bool {
         self.tools || self.resources || self.prompts
@@ -327,8 +367,17 @@ impl Actor {
 
     /// Waits for the next thing to deal with.
     async fn wake(&mut self, inbox: &mut mpsc::Receiver<Command>) -> Wake {
-        let timer = [self.retry_due, self.dirty_due, self.next_ping, self.next_refresh];
-        let timer = timer.into_iter().flatten().min().map_or(Deadline::NONE, Deadline::at);
+        let timer = [
+            self.retry_due,
+            self.dirty_due,
+            self.next_ping,
+            self.next_refresh,
+        ];
+        let timer = timer
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(Deadline::NONE, Deadline::at);
         let link = self.link.clone();
         let news = async {
             match &link {
@@ -343,7 +392,9 @@ impl Actor {
         let opening = async {
             match &mut self.opening {
                 Some(opening) => (&mut opening.task).await.unwrap_or_else(|error| {
-                    Err(Error::internal(format!("opening a connection failed: {error}")))
+                    Err(Error::internal(format!(
+                        "opening a connection failed: {error}"
+                    )))
                 }),
                 None => std::future::pending().await,
             }
@@ -438,11 +489,13 @@ impl Actor {
         match effect {
             Effect::Open => {
                 let cancel = CancellationToken::new();
-                let (dialer, key, spec) = (self.dialer.clone(), self.key.clone(), self.spec.clone());
+                let (dialer, key, spec) =
+                    (self.dialer.clone(), self.key.clone(), self.spec.clone());
                 let (verdict, token) = (self.verdict.clone(), cancel.clone());
-                let task = self.dialer.tasks.spawn(async move {
-                    dialer.open(&key, &spec, verdict.as_ref(), &token).await
-                });
+                let task = self
+                    .dialer
+                    .tasks
+                    .spawn(async move { dialer.open(&key, &spec, verdict.as_ref(), &token).await });
                 self.opening = Some(Opening { cancel, task });
             }
             Effect::AbortOpen => {
@@ -488,13 +541,16 @@ impl Actor {
     async fn opened(&mut self, opened: Opened) {
         let Opened { link, verdict } = opened;
         self.status.era = Some(link.dialect.era());
-        link.dialect.version().clone_into(&mut self.status.protocol_version);
+        link.dialect
+            .version()
+            .clone_into(&mut self.status.protocol_version);
         self.status.transport = Some(link.transport.kind());
         self.status.server_info = link.peer.info.clone();
         self.status.instructions.clone_from(&link.peer.instructions);
         let capabilities = link.peer.capabilities.as_ref();
-        self.status.capabilities =
-            capabilities.map(|raw| raw.as_str().to_owned()).unwrap_or_default();
+        self.status.capabilities = capabilities
+            .map(|raw| raw.as_str().to_owned())
+            .unwrap_or_default();
         tracing::info!(era = ?verdict.era, version = %verdict.version, "connected");
         self.verdict = Some(verdict);
         self.link = Some(link);
@@ -507,12 +563,20 @@ impl Actor {
             .ready_since
             .is_some_and(|since| Clock.now().saturating_duration_since(since) >= STABLE_AFTER);
         self.note_failure(error);
-        self.handle(Event::Lost { fault: fault_of(error), healthy }).await;
+        self.handle(Event::Lost {
+            fault: fault_of(error),
+            healthy,
+        })
+        .await;
     }
 
     fn note_failure(&mut self, error: &Error) {
         tracing::warn!(reason = %error.reason(), %error, "the connection failed");
-        if let Some((_, tail)) = error.facts().iter().find(|(name, _)| *name == "stderr_tail") {
+        if let Some((_, tail)) = error
+            .facts()
+            .iter()
+            .find(|(name, _)| *name == "stderr_tail")
+        {
             self.status.stderr_tail.clone_from(tail);
         }
         self.status.last_failure = Some(Failure {
@@ -526,7 +590,11 @@ impl Actor {
         if let Some(push) = news.push {
             let pushes = push == Push::Open;
             let pause = self.dialer.settings.list_refresh;
-            self.next_refresh = if pushes { None } else { Clock.now().checked_add(pause) };
+            self.next_refresh = if pushes {
+                None
+            } else {
+                Clock.now().checked_add(pause)
+            };
             if self.status.push != push {
                 self.status.push = push;
                 self.publish().await;
@@ -535,7 +603,11 @@ impl Actor {
         if news.suspect {
             self.next_ping = Some(Clock.now());
         }
-        let changed = Dirty { tools: news.tools, resources: news.resources, prompts: news.prompts };
+        let changed = Dirty {
+            tools: news.tools,
+            resources: news.resources,
+            prompts: news.prompts,
+        };
         if changed.any() {
             self.dirty = self.dirty.and(changed);
             if self.dirty_due.is_none() {
@@ -574,7 +646,9 @@ impl Actor {
 
     /// Asks an HTTP server for a sign of life; any answer is one. A child's end is seen without asking.
     fn ping(&self) {
-        let Some(link) = self.link.clone() else { return };
+        let Some(link) = self.link.clone() else {
+            return;
+        };
         if link.transport.kind() != TransportKind::StreamableHttp {
             return;
         }
@@ -589,7 +663,12 @@ impl Actor {
                 () = link.closed.cancelled() => return,
             };
             match answer {
-                Ok(Err(error)) if matches!(error.reason(), Reason::UpstreamUnreachable | Reason::OutcomeUnknown) => {
+                Ok(Err(error))
+                    if matches!(
+                        error.reason(),
+                        Reason::UpstreamUnreachable | Reason::OutcomeUnknown
+                    ) =>
+                {
                     link.report_lost(error);
                 }
                 Err(_) => link.report_lost(Error::new(
@@ -603,13 +682,16 @@ impl Actor {
 
     /// Starts to read lists; a reading that runs is superseded.
     fn read_lists(&mut self, what: Dirty) {
-        let Some(link) = self.link.clone() else { return };
+        let Some(link) = self.link.clone() else {
+            return;
+        };
         let what = what.and(self.listing.take().map(|old| old.what).unwrap_or_default());
         let settings = Arc::clone(&self.dialer.settings);
         let reading = Box::pin(async move {
             let has = |name: &str| link.peer.capabilities.is_none() || link.peer.has(name);
             let read = |wanted: bool, capability: &str, method: &'static str, key: &'static str| {
-                let (link, settings, offered) = (Arc::clone(&link), Arc::clone(&settings), has(capability));
+                let (link, settings, offered) =
+                    (Arc::clone(&link), Arc::clone(&settings), has(capability));
                 async move {
                     match (wanted, offered) {
                         (false, _) => None,
@@ -620,11 +702,26 @@ impl Actor {
             };
             let (tools, resources, templates, prompts) = tokio::join!(
                 read(what.tools, "tools", method::TOOLS_LIST, "tools"),
-                read(what.resources, "resources", method::RESOURCES_LIST, "resources"),
-                read(what.resources, "resources", method::TEMPLATES_LIST, "resourceTemplates"),
+                read(
+                    what.resources,
+                    "resources",
+                    method::RESOURCES_LIST,
+                    "resources"
+                ),
+                read(
+                    what.resources,
+                    "resources",
+                    method::TEMPLATES_LIST,
+                    "resourceTemplates"
+                ),
                 read(what.prompts, "prompts", method::PROMPTS_LIST, "prompts"),
             );
-            Lists { tools, resources, templates, prompts }
+            Lists {
+                tools,
+                resources,
+                templates,
+                prompts,
+            }
         });
         self.listing = Some(Listing { what, reading });
     }
@@ -636,7 +733,7 @@ impl Actor {
         let first = matches!(self.state, State::Discovering { .. }) && self.ready_since.is_none();
         let mut dead = None;
         match lists.tools {
-            Some(Ok(pages)) => catalog.set_tools(&self.key.id, pages, over_http, at),
+            Some(Ok(pages)) => catalog.set_tools(&self.key.id, &pages, over_http, at),
             Some(Err(error)) => {
                 catalog.tools.status.incomplete_reason = Some(error.to_string());
                 dead = Some(error).filter(|error| first && error.rpc().is_none());
@@ -645,7 +742,9 @@ impl Actor {
         }
         match lists.resources {
             Some(Ok(pages)) => catalog.set_resources(&pages, at),
-            Some(Err(error)) => catalog.resources.status.incomplete_reason = Some(error.to_string()),
+            Some(Err(error)) => {
+                catalog.resources.status.incomplete_reason = Some(error.to_string());
+            }
             None => {}
         }
         match lists.templates {

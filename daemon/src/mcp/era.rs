@@ -39,7 +39,9 @@ pub fn era_of(version: &str) -> Option<Era> {
 /// Whether an app may not set this key of `_meta` itself: the protocol owns it (MCP 2026-07-28 basic, `_meta`).
 #[must_use]
 pub fn is_reserved_meta_key(key: &str) -> bool {
-    let Some((prefix, _)) = key.split_once('/') else { return key == META_PROGRESS };
+    let Some((prefix, _)) = key.split_once('/') else {
+        return key == META_PROGRESS;
+    };
     let second = prefix.split('.').nth(1);
     matches!(second, Some("modelcontextprotocol" | "mcp"))
 }
@@ -67,7 +69,10 @@ impl Request {
     /// A request without parameters.
     #[must_use]
     pub fn new(method: &'static str) -> Self {
-        Self { method, ..Self::default() }
+        Self {
+            method,
+            ..Self::default()
+        }
     }
 
     /// Adds a parameter.
@@ -101,7 +106,11 @@ impl Dialect {
     /// The dialect of a version, for a server with this registration.
     #[must_use]
     pub fn new(era: Era, version: &str, spec: &ServerSpec) -> Self {
-        Self { era, version: version.to_owned(), capabilities: client_capabilities(spec, era) }
+        Self {
+            era,
+            version: version.to_owned(),
+            capabilities: client_capabilities(spec, era),
+        }
     }
 
     /// The era.
@@ -142,7 +151,11 @@ impl Dialect {
             params.raw("_meta", meta.finish().as_str());
         }
         let body = protocol::encode_request(id, request.method, &params.finish());
-        Frame { id, body, headers: self.headers(request) }
+        Frame {
+            id,
+            body,
+            headers: self.headers(request),
+        }
     }
 
     /// Encodes the legacy handshake.
@@ -193,7 +206,10 @@ impl Dialect {
             Some(Some(kind)) if kind == "input_required" => input_required(&result),
             Some(kind) => Err(Error::new(
                 Reason::UpstreamProtocol,
-                format!("the server answered with the unknown result type `{}`", kind.unwrap_or_default()),
+                format!(
+                    "the server answered with the unknown result type `{}`",
+                    kind.unwrap_or_default()
+                ),
             )),
         }
     }
@@ -230,29 +246,47 @@ pub struct InputRequest {
 
 fn input_required(result: &RawJson) -> Result<Outcome> {
     let malformed = |what: &str| {
-        Error::new(Reason::UpstreamProtocol, format!("the server's `input_required` result {what}"))
+        Error::new(
+            Reason::UpstreamProtocol,
+            format!("the server's `input_required` result {what}"),
+        )
     };
     let state = result.get("requestState");
     let Some(requests) = result.get("inputRequests") else {
         if state.is_none() {
             return Err(malformed("has neither `inputRequests` nor `requestState`"));
         }
-        return Ok(Outcome::InputRequired(InputRequired { requests: Vec::new(), state }));
+        return Ok(Outcome::InputRequired(InputRequired {
+            requests: Vec::new(),
+            state,
+        }));
     };
-    let members = requests.members().ok_or_else(|| malformed("has `inputRequests` that are no object"))?;
+    let members = requests
+        .members()
+        .ok_or_else(|| malformed("has `inputRequests` that are no object"))?;
     let mut list = Vec::with_capacity(members.len());
     for (key, request) in members {
-        let method = request.get("method").and_then(|method| method.read::<String>());
+        let method = request
+            .get("method")
+            .and_then(|method| method.read::<String>());
         let method = method.ok_or_else(|| malformed("has a request without a method"))?;
         let params = request.get("params").unwrap_or(RawJson::EMPTY_OBJECT);
-        list.push(InputRequest { key, method, params });
+        list.push(InputRequest {
+            key,
+            method,
+            params,
+        });
     }
-    Ok(Outcome::InputRequired(InputRequired { requests: list, state }))
+    Ok(Outcome::InputRequired(InputRequired {
+        requests: list,
+        state,
+    }))
 }
 
 fn client_info() -> RawJson {
     let mut info = ObjectWriter::new();
-    info.string("name", "mcp-sidecar").string("version", env!("CARGO_PKG_VERSION"));
+    info.string("name", "mcp-sidecar")
+        .string("version", env!("CARGO_PKG_VERSION"));
     info.finish()
 }
 
@@ -271,7 +305,14 @@ fn client_capabilities(spec: &ServerSpec, era: Era) -> RawJson {
         capabilities.raw("elicitation", modes.finish().as_str());
     }
     if !spec.roots.is_empty() {
-        capabilities.raw("roots", if era == Era::Modern { "{}" } else { r#"{"listChanged":false}"# });
+        capabilities.raw(
+            "roots",
+            if era == Era::Modern {
+                "{}"
+            } else {
+                r#"{"listChanged":false}"#
+            },
+        );
     }
     if !wanted.extensions.is_empty() {
         capabilities.raw("extensions", &wanted.extensions);
@@ -283,19 +324,26 @@ fn client_capabilities(spec: &ServerSpec, era: Era) -> RawJson {
 mod tests {
     use super::{Dialect, Outcome, Request, is_reserved_meta_key};
     use crate::mcp::protocol::RawJson;
-    use crate::model::spec::{ServerSpec, StdioSpec, TransportSpec};
+    use crate::model::spec::{
+        ClientCapabilities, RetryPolicy, ServerSpec, StdioSpec, Timeouts, TransportSpec,
+    };
     use crate::model::status::Era;
 
     fn spec() -> ServerSpec {
-        let stdio = StdioSpec { command: "x".to_owned(), args: vec![], env: vec![], cwd: None };
+        let stdio = StdioSpec {
+            command: "x".to_owned(),
+            args: vec![],
+            env: vec![],
+            cwd: None,
+        };
         ServerSpec {
             name: "x".to_owned(),
             transport: TransportSpec::Stdio(stdio),
             protocol_version: None,
-            capabilities: Default::default(),
+            capabilities: ClientCapabilities::default(),
             roots: vec![],
-            retry: Default::default(),
-            timeouts: Default::default(),
+            retry: RetryPolicy::default(),
+            timeouts: Timeouts::default(),
         }
     }
 
@@ -320,15 +368,29 @@ mod tests {
             r#""},"io.modelcontextprotocol/clientCapabilities":{}}}}"#
         );
         assert_eq!(body, expected);
-        let headers: Vec<_> = frame.headers.iter().map(|(n, v)| format!("{n}: {v}")).collect();
-        assert_eq!(headers, ["mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", "mcp-name: t"]);
+        let headers: Vec<_> = frame
+            .headers
+            .iter()
+            .map(|(n, v)| format!("{n}: {v}"))
+            .collect();
+        assert_eq!(
+            headers,
+            [
+                "mcp-protocol-version: 2026-07-28",
+                "mcp-method: tools/call",
+                "mcp-name: t"
+            ]
+        );
     }
 
     #[test]
     fn the_legacy_era_says_nothing_it_need_not() {
         let dialect = Dialect::new(Era::Legacy, "2025-06-18", &spec());
         let frame = dialect.encode(&Request::new("tools/list"), 1);
-        assert_eq!(frame.body, r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}"#);
+        assert_eq!(
+            frame.body,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}"#
+        );
         assert_eq!(frame.headers.len(), 1);
     }
 
@@ -337,20 +399,34 @@ mod tests {
         let modern = Dialect::new(Era::Modern, "2026-07-28", &spec());
         assert!(matches!(modern.decode(raw("{}")), Ok(Outcome::Complete(_))));
         assert!(modern.decode(raw(r#"{"resultType":"task"}"#)).is_err());
-        assert!(modern.decode(raw(r#"{"resultType":"input_required"}"#)).is_err());
+        assert!(
+            modern
+                .decode(raw(r#"{"resultType":"input_required"}"#))
+                .is_err()
+        );
         let asked = modern.decode(raw(
             r#"{"resultType":"input_required","requestState":" s ","inputRequests":{"k":{"method":"roots/list"}}}"#,
         ));
-        let Ok(Outcome::InputRequired(asked)) = asked else { panic!("{asked:?}") };
+        let Ok(Outcome::InputRequired(asked)) = asked else {
+            panic!("{asked:?}")
+        };
         assert_eq!(asked.state.unwrap().as_str(), "\" s \"");
         assert_eq!(asked.requests[0].method, "roots/list");
         let legacy = Dialect::new(Era::Legacy, "2025-11-25", &spec());
-        assert!(matches!(legacy.decode(raw(r#"{"resultType":"odd"}"#)), Ok(Outcome::Complete(_))));
+        assert!(matches!(
+            legacy.decode(raw(r#"{"resultType":"odd"}"#)),
+            Ok(Outcome::Complete(_))
+        ));
     }
 
     #[test]
     fn apps_cannot_forge_what_the_protocol_owns() {
-        for key in ["progressToken", "io.modelcontextprotocol/protocolVersion", "dev.mcp/x", "com.mcp.tools/"] {
+        for key in [
+            "progressToken",
+            "io.modelcontextprotocol/protocolVersion",
+            "dev.mcp/x",
+            "com.mcp.tools/",
+        ] {
             assert!(is_reserved_meta_key(key), "{key}");
         }
         for key in ["traceparent", "com.example/x", "com.example.mcp/x", "x"] {

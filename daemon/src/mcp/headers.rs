@@ -41,8 +41,15 @@ pub fn find_param_headers(schema: &RawJson) -> Result<Vec<ParamHeader>, String> 
     let mut found = Vec::new();
     walk(schema, &mut Vec::new(), true, &mut found)?;
     for (index, one) in found.iter().enumerate() {
-        if found.iter().skip(index + 1).any(|other| other.header == one.header) {
-            return Err(format!("two parameters are mirrored into the header `{}`", one.header));
+        if found
+            .iter()
+            .skip(index + 1)
+            .any(|other| other.header == one.header)
+        {
+            return Err(format!(
+                "two parameters are mirrored into the header `{}`",
+                one.header
+            ));
         }
     }
     Ok(found)
@@ -56,9 +63,13 @@ fn walk(
     found: &mut Vec<ParamHeader>,
 ) -> Result<(), String> {
     if path.len() > MAX_DEPTH {
-        return Err(format!("its schema is nested more than {MAX_DEPTH} levels deep"));
+        return Err(format!(
+            "its schema is nested more than {MAX_DEPTH} levels deep"
+        ));
     }
-    let Some(members) = schema.members() else { return Ok(()) };
+    let Some(members) = schema.members() else {
+        return Ok(());
+    };
     for (name, value) in &members {
         match name.as_str() {
             "x-mcp-header" => found.push(annotation(value, schema, path, reachable)?),
@@ -118,14 +129,21 @@ fn annotation(
         ));
     }
     if name.is_empty() || !name.bytes().all(is_token_byte) {
-        return Err(format!("`x-mcp-header` of `{place}` is not a header name: `{name}`"));
+        return Err(format!(
+            "`x-mcp-header` of `{place}` is not a header name: `{name}`"
+        ));
     }
     let kind = schema.get("type").and_then(|kind| kind.read::<String>());
     if !matches!(kind.as_deref(), Some("string" | "integer" | "boolean")) {
-        return Err(format!("`x-mcp-header` of `{place}`: its type is not string, integer or boolean"));
+        return Err(format!(
+            "`x-mcp-header` of `{place}`: its type is not string, integer or boolean"
+        ));
     }
     let header = format!("{PARAM_PREFIX}{}", name.to_ascii_lowercase());
-    Ok(ParamHeader { path: path.to_vec(), header })
+    Ok(ParamHeader {
+        path: path.to_vec(),
+        header,
+    })
 }
 
 /// RFC 9110 section 5.6.2, `tchar`.
@@ -159,7 +177,9 @@ pub fn param_headers(annotations: &[ParamHeader], arguments: &RawJson) -> Vec<(S
 /// Writes a value so that it is safe in a header ("Value Encoding").
 #[must_use]
 pub fn encode_value(value: &str) -> String {
-    let plain = value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'));
+    let plain = value
+        .bytes()
+        .all(|byte| matches!(byte, b'\t' | b' '..=b'~'));
     let padded = value.starts_with([' ', '\t']) || value.ends_with([' ', '\t']);
     let sentinel = value.starts_with("=?base64?") && value.ends_with("?=");
     if plain && !padded && !sentinel {
@@ -199,9 +219,15 @@ mod tests {
                 "c":{"type":"string","x-mcp-header":"C"},"d":{"type":"boolean","x-mcp-header":"D"}}}"#,
         );
         let annotations = find_param_headers(&schema).unwrap();
-        let headers = param_headers(&annotations, &raw(r#"{"a":{"b":42},"c":null,"d":false,"b":1}"#));
+        let headers = param_headers(
+            &annotations,
+            &raw(r#"{"a":{"b":42},"c":null,"d":false,"b":1}"#),
+        );
         let expected = [("mcp-param-b", "42"), ("mcp-param-d", "false")];
-        assert_eq!(headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            headers,
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
     }
 
     #[test]

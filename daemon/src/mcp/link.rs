@@ -41,12 +41,17 @@ impl Peer {
     /// Whether a flag of a capability, such as `listChanged` of `tools`, is set.
     #[must_use]
     pub fn has_flag(&self, capability: &str, flag: &str) -> bool {
-        let flag = self.capability(capability).and_then(|inner| inner.get(flag));
+        let flag = self
+            .capability(capability)
+            .and_then(|inner| inner.get(flag));
         flag.and_then(|flag| flag.read::<bool>()).unwrap_or(false)
     }
 
     fn capability(&self, name: &str) -> Option<RawJson> {
-        self.capabilities.as_ref()?.get(name).filter(RawJson::is_object)
+        self.capabilities
+            .as_ref()?
+            .get(name)
+            .filter(RawJson::is_object)
     }
 }
 
@@ -87,12 +92,19 @@ pub struct CallFailure {
 
 impl From<Error> for CallFailure {
     fn from(error: Error) -> Self {
-        Self { error, session_gone: false }
+        Self {
+            error,
+            session_gone: false,
+        }
     }
 }
 
 /// What has happened on a link since it was last asked.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent flags that are raised and taken together"
+)]
 pub struct News {
     /// The tools have changed.
     pub tools: bool,
@@ -150,7 +162,8 @@ impl Pause {
 impl Drop for Pause {
     fn drop(&mut self) {
         for call in &self.0 {
-            call.questions.send_modify(|open| *open = open.saturating_sub(1));
+            call.questions
+                .send_modify(|open| *open = open.saturating_sub(1));
         }
     }
 }
@@ -246,7 +259,10 @@ impl Link {
     /// Completes when the server is gone or refuses us, with the cause.
     pub async fn lost(&self) -> Error {
         self.lost.cancelled().await;
-        self.cause.get().cloned().unwrap_or_else(|| Error::internal("a link was lost without a cause"))
+        self.cause
+            .get()
+            .cloned()
+            .unwrap_or_else(|| Error::internal("a link was lost without a cause"))
     }
 
     /// Waits until something has happened, and takes it.
@@ -273,11 +289,13 @@ impl Link {
 
     /// Judges what a loss means for the link as a whole.
     fn note_loss(&self, loss: &Loss) {
-        if loss.error.reason() == Reason::SignInRequired {
+        let refused = loss.error.reason() == Reason::SignInRequired;
+        if refused || (loss.ends_connection() && loss.sent == Sent::No) {
             self.report_lost(loss.error.clone());
-        } else if loss.ends_connection() && loss.sent == Sent::No {
-            self.report_lost(loss.error.clone());
-        } else if matches!(loss.error.reason(), Reason::UpstreamUnreachable | Reason::OutcomeUnknown) {
+        } else if matches!(
+            loss.error.reason(),
+            Reason::UpstreamUnreachable | Reason::OutcomeUnknown
+        ) {
             self.report(|news| news.suspect = true);
         }
     }
@@ -317,7 +335,10 @@ impl Link {
             }
             Err(_) => Err(Error::new(
                 Reason::UpstreamTimeout,
-                format!("the server did not answer `{}` within {:?}", request.method, self.request_timeout),
+                format!(
+                    "the server did not answer `{}` within {:?}",
+                    request.method, self.request_timeout
+                ),
             )),
         }
     }
@@ -325,10 +346,18 @@ impl Link {
     async fn send(self: &Arc<Self>, request: &Request) -> std::result::Result<Flight, Loss> {
         let id = self.fresh_id();
         let frame = self.dialect.encode(request, id);
-        let mut guard = Guard { link: Arc::clone(self), id, armed: true };
+        let mut guard = Guard {
+            link: Arc::clone(self),
+            id,
+            armed: true,
+        };
         let exchange = self.transport.request(frame).await;
         match exchange {
-            Ok(exchange) => Ok(Flight { exchange, guard, landed: false }),
+            Ok(exchange) => Ok(Flight {
+                exchange,
+                guard,
+                landed: false,
+            }),
             Err(loss) => {
                 guard.armed = false;
                 Err(loss)
@@ -360,21 +389,32 @@ impl Link {
         let mut patience = Patience::new(options);
         let fixed = request.params.len();
         for _ in 0..=self.max_rounds {
-            let result = self.round(&request, &call.running, &mut patience, options.deadline).await?;
+            let result = self
+                .round(&request, &call.running, &mut patience, options.deadline)
+                .await?;
             match self.dialect.decode(result)? {
                 Outcome::Complete(result) => return Ok(result),
                 Outcome::InputRequired(asked) => {
-                    let answers = self.answer_all(&asked, &call.running, options.deadline).await?;
+                    let answers = self
+                        .answer_all(&asked, &call.running, options.deadline)
+                        .await?;
                     request.params.truncate(fixed);
-                    request.params.extend(answers.map(|answers| ("inputResponses", answers)));
-                    request.params.extend(asked.state.map(|state| ("requestState", state)));
+                    request
+                        .params
+                        .extend(answers.map(|answers| ("inputResponses", answers)));
+                    request
+                        .params
+                        .extend(asked.state.map(|state| ("requestState", state)));
                     patience.sign_of_life();
                 }
             }
         }
         Err(Error::new(
             Reason::UpstreamProtocol,
-            format!("the server asked for more input {} times (limits.rounds)", self.max_rounds + 1),
+            format!(
+                "the server asked for more input {} times (limits.rounds)",
+                self.max_rounds + 1
+            ),
         )
         .into())
     }
@@ -432,11 +472,23 @@ impl Link {
 
     fn failure(&self, loss: Loss) -> CallFailure {
         self.note_loss(&loss);
-        let session_gone = loss.refusal.as_ref().is_some_and(|refusal| refusal.session_gone);
-        let unclear = matches!(loss.error.reason(), Reason::UpstreamUnreachable | Reason::OutcomeUnknown);
-        let error =
-            if loss.sent == Sent::Maybe && unclear { lost_call(&loss.error) } else { loss.error };
-        CallFailure { error, session_gone }
+        let session_gone = loss
+            .refusal
+            .as_ref()
+            .is_some_and(|refusal| refusal.session_gone);
+        let unclear = matches!(
+            loss.error.reason(),
+            Reason::UpstreamUnreachable | Reason::OutcomeUnknown
+        );
+        let error = if loss.sent == Sent::Maybe && unclear {
+            lost_call(&loss.error)
+        } else {
+            loss.error
+        };
+        CallFailure {
+            error,
+            session_gone,
+        }
     }
 
     /// Registers a call for as long as the returned value lives.
@@ -450,20 +502,36 @@ impl Link {
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         calls.insert(options.call_id.clone(), Arc::clone(&running));
-        Entered { link: Arc::clone(self), running }
+        Entered {
+            link: Arc::clone(self),
+            running,
+        }
     }
 
     /// Legacy servers have one log level per session: it only ever becomes more talkative.
     async fn raise_log_level(self: &Arc<Self>, request: &Request) {
-        const LEVELS: [&str; 8] =
-            ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
-        let Some(wanted) = request.log_level else { return };
+        const LEVELS: [&str; 8] = [
+            "debug",
+            "info",
+            "notice",
+            "warning",
+            "error",
+            "critical",
+            "alert",
+            "emergency",
+        ];
+        let Some(wanted) = request.log_level else {
+            return;
+        };
         if self.dialect.era() != Era::Legacy || !self.peer.has("logging") {
             return;
         }
         let rank = |level: &str| LEVELS.iter().position(|known| *known == level);
         {
-            let mut current = self.log_level.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut current = self
+                .log_level
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if current.is_some_and(|current| rank(current) <= rank(wanted)) {
                 return;
             }
@@ -509,15 +577,16 @@ impl Link {
                     call.tell(CallEvent::Progress(params));
                 }
             }
-            method::LOG => match origin {
-                Some(call) => call.tell(CallEvent::Log(params)),
-                None => {
-                    let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-                    for call in calls.values().filter(|call| call.wants_log) {
-                        call.tell(CallEvent::Log(params.clone()));
-                    }
+            method::LOG => {
+                if let Some(call) = origin {
+                    call.tell(CallEvent::Log(params));
+                    return;
                 }
-            },
+                let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+                for call in calls.values().filter(|call| call.wants_log) {
+                    call.tell(CallEvent::Log(params.clone()));
+                }
+            }
             _ => tracing::debug!(method, "ignored a notification"),
         }
     }
@@ -533,13 +602,20 @@ impl Link {
             return Ok(None);
         }
         let answers = asked.requests.iter().map(|one| async {
-            let outcome = self.answer(&one.method, &one.params, Some(Arc::clone(call))).await;
-            outcome.map(|answer| (one.key.as_str(), answer)).map_err(|rpc| {
-                Error::new(
-                    Reason::NotSupported,
-                    format!("the server asked for `{}`, which it may not: {}", one.method, rpc.message),
-                )
-            })
+            let outcome = self
+                .answer(&one.method, &one.params, Some(Arc::clone(call)))
+                .await;
+            outcome
+                .map(|answer| (one.key.as_str(), answer))
+                .map_err(|rpc| {
+                    Error::new(
+                        Reason::NotSupported,
+                        format!(
+                            "the server asked for `{}`, which it may not: {}",
+                            one.method, rpc.message
+                        ),
+                    )
+                })
         });
         let waiting = futures_util::future::try_join_all(answers);
         let answers = tokio::select! {
@@ -570,15 +646,21 @@ impl Link {
             return self.asker.answer_without_asking(method);
         }
         // A request on a shared stream does not say which call it is about: with one call running it is that one.
-        let calls: Vec<_> = match origin {
-            Some(call) => vec![call],
-            None => {
-                let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-                calls.values().cloned().collect()
-            }
+        let calls: Vec<_> = if let Some(call) = origin {
+            vec![call]
+        } else {
+            let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            calls.values().cloned().collect()
         };
-        let call = if let [call] = calls.as_slice() { Some(Arc::clone(call)) } else { None };
-        let over = call.as_ref().map(|call| call.over.clone()).unwrap_or_default();
+        let call = if let [call] = calls.as_slice() {
+            Some(Arc::clone(call))
+        } else {
+            None
+        };
+        let over = call
+            .as_ref()
+            .map(|call| call.over.clone())
+            .unwrap_or_default();
         let _pause = Pause::new(calls);
         let mut ticket = self.asker.ask(params, call.as_deref()).await?;
         tokio::select! {
@@ -593,11 +675,18 @@ impl Link {
 }
 
 fn cancelled(message: &str) -> RpcError {
-    RpcError { code: code::INTERNAL, message: message.to_owned(), data: None }
+    RpcError {
+        code: code::INTERNAL,
+        message: message.to_owned(),
+        data: None,
+    }
 }
 
 fn closed_error() -> Error {
-    Error::new(Reason::UpstreamUnreachable, "the connection to the server has ended")
+    Error::new(
+        Reason::UpstreamUnreachable,
+        "the connection to the server has ended",
+    )
 }
 
 fn lost_call(cause: &Error) -> Error {
@@ -628,7 +717,11 @@ struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         self.running.over.cancel();
-        let mut calls = self.link.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self
+            .link
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         calls.remove(&self.running.call_id);
     }
 }
@@ -663,7 +756,9 @@ impl Drop for Guard {
             return;
         }
         let mut params = ObjectWriter::new();
-        params.raw("requestId", &self.id.to_string()).string("reason", "cancelled by the caller");
+        params
+            .raw("requestId", &self.id.to_string())
+            .string("reason", "cancelled by the caller");
         let body = protocol::encode_notification(method::CANCELLED, Some(&params.finish()));
         let headers = link.dialect.message_headers(method::CANCELLED);
         let (transport, closed) = (link.transport.clone(), link.closed.clone());
@@ -690,14 +785,22 @@ struct Patience {
 impl Patience {
     fn new(options: &CallOptions) -> Self {
         let (call, idle) = (options.call_timeout, options.idle_timeout);
-        Self { call, idle, left: call, idle_since: Clock.now(), running_since: None }
+        Self {
+            call,
+            idle,
+            left: call,
+            idle_since: Clock.now(),
+            running_since: None,
+        }
     }
 
     /// Starts or stops both clocks.
     fn run(&mut self, run: bool) {
         let now = Clock.now();
         if let Some(since) = self.running_since.take() {
-            self.left = self.left.saturating_sub(now.saturating_duration_since(since));
+            self.left = self
+                .left
+                .saturating_sub(now.saturating_duration_since(since));
         } else {
             self.idle_since = now;
         }
@@ -710,7 +813,7 @@ impl Patience {
 
     fn end(&self) -> Instant {
         let start = self.running_since.unwrap_or_else(|| Clock.now());
-        let far = start + Duration::from_secs(86_400 * 365);
+        let far = start + Duration::from_hours(24 * 365);
         let call_end = start.checked_add(self.left).unwrap_or(far);
         let idle_end = self.idle_since.checked_add(self.idle).unwrap_or(far);
         call_end.min(idle_end)
@@ -723,9 +826,15 @@ impl Patience {
     fn error(&self) -> Error {
         let idle_end = self.idle_since.checked_add(self.idle);
         let message = if idle_end.is_some_and(|end| end <= Clock.now()) {
-            format!("the server was silent for {:?} (timeouts.call_idle); the call was cancelled", self.idle)
+            format!(
+                "the server was silent for {:?} (timeouts.call_idle); the call was cancelled",
+                self.idle
+            )
         } else {
-            format!("the call took longer than {:?} (timeouts.call) and was cancelled", self.call)
+            format!(
+                "the call took longer than {:?} (timeouts.call) and was cancelled",
+                self.call
+            )
         };
         Error::new(Reason::UpstreamTimeout, message)
     }

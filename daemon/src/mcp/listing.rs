@@ -32,7 +32,11 @@ pub async fn read_list(
         }
         let result = match link.request(&request).await {
             Ok(result) => result,
-            Err(error) if error.rpc().is_some_and(|rpc| rpc.code == code::METHOD_NOT_FOUND) => {
+            Err(error)
+                if error
+                    .rpc()
+                    .is_some_and(|rpc| rpc.code == code::METHOD_NOT_FOUND) =>
+            {
                 return Ok(pages);
             }
             Err(error) if page == 0 => return Err(error),
@@ -48,24 +52,35 @@ pub async fn read_list(
         }
         if pages.items.len() > settings.list_items {
             pages.items.truncate(settings.list_items);
-            pages.incomplete =
-                Some(format!("only the first {} entries are kept (limits.list_items)", settings.list_items));
+            pages.incomplete = Some(format!(
+                "only the first {} entries are kept (limits.list_items)",
+                settings.list_items
+            ));
             return Ok(pages);
         }
         if bytes > settings.message_bytes {
-            pages.incomplete =
-                Some(format!("the list is larger than {} bytes (limits.message_bytes)", settings.message_bytes));
+            pages.incomplete = Some(format!(
+                "the list is larger than {} bytes (limits.message_bytes)",
+                settings.message_bytes
+            ));
             return Ok(pages);
         }
-        let next = result.get("nextCursor").filter(|next| next.as_str() != "null");
+        let next = result
+            .get("nextCursor")
+            .filter(|next| next.as_str() != "null");
         let Some(next) = next else { return Ok(pages) };
         if !seen.insert(next.as_str().to_owned()) {
-            pages.incomplete = Some(format!("the server repeats the cursor of page {}", page + 1));
+            pages.incomplete = Some(format!(
+                "the server repeats the cursor of page {}",
+                page + 1
+            ));
             return Ok(pages);
         }
         cursor = Some(next);
     }
-    pages.incomplete =
-        Some(format!("only the first {} pages were read (limits.list_pages)", settings.list_pages));
+    pages.incomplete = Some(format!(
+        "only the first {} pages were read (limits.list_pages)",
+        settings.list_pages
+    ));
     Ok(pages)
 }

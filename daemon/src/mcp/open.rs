@@ -16,7 +16,9 @@ use crate::error::{Error, Reason, Result, RpcError};
 use crate::inputs::Inputs;
 use crate::mcp::Settings;
 use crate::mcp::asker::Asker;
-use crate::mcp::era::{self, Dialect, Frame, LEGACY_VERSIONS, META_SERVER, MODERN_VERSIONS, Request};
+use crate::mcp::era::{
+    self, Dialect, Frame, LEGACY_VERSIONS, META_SERVER, MODERN_VERSIONS, Request,
+};
 use crate::mcp::link::{Link, LinkParts, Peer};
 use crate::mcp::protocol::{self, Message, RawJson, code, method};
 use crate::mcp::push;
@@ -95,8 +97,12 @@ pub fn judge(answer: ProbeAnswer, asked: &'static str, first: bool) -> Judgement
             Some(versions) => choose(&versions, asked).unwrap_or_else(|| no_common(&versions)),
         },
         ProbeAnswer::Rpc(error) if error.code == code::UNSUPPORTED_VERSION => {
-            let data = error.data.clone().and_then(|data| RawJson::parse(data).ok());
-            let versions = read_versions(data.and_then(|data| data.get("supported"))).unwrap_or_default();
+            let data = error
+                .data
+                .clone()
+                .and_then(|data| RawJson::parse(data).ok());
+            let versions =
+                read_versions(data.and_then(|data| data.get("supported"))).unwrap_or_default();
             match choose(&versions, asked) {
                 Some(Judgement::Legacy(version)) => Judgement::Legacy(version),
                 Some(Judgement::Modern(version)) if first => Judgement::AskAgain(version),
@@ -109,7 +115,9 @@ pub fn judge(answer: ProbeAnswer, asked: &'static str, first: bool) -> Judgement
         {
             Judgement::Fail(Error::upstream(error))
         }
-        ProbeAnswer::Status(status, error) if matches!(status, 401 | 403 | 407 | 429) || status >= 500 => {
+        ProbeAnswer::Status(status, error)
+            if matches!(status, 401 | 403 | 407 | 429) || status >= 500 =>
+        {
             Judgement::Fail(error)
         }
         ProbeAnswer::Gone(error) => Judgement::Fail(error),
@@ -122,7 +130,7 @@ pub fn judge(answer: ProbeAnswer, asked: &'static str, first: bool) -> Judgement
 
 fn read_versions(list: Option<RawJson>) -> Option<Vec<String>> {
     let elements = list?.elements()?;
-    Some(elements.iter().filter_map(|version| version.read()).collect())
+    Some(elements.iter().filter_map(RawJson::read).collect())
 }
 
 fn choose(versions: &[String], asked: &'static str) -> Option<Judgement> {
@@ -133,7 +141,11 @@ fn choose(versions: &[String], asked: &'static str) -> Option<Judgement> {
     if let Some(version) = MODERN_VERSIONS.iter().copied().find(offered) {
         return Some(Judgement::Modern(version));
     }
-    LEGACY_VERSIONS.iter().copied().find(offered).map(Judgement::Legacy)
+    LEGACY_VERSIONS
+        .iter()
+        .copied()
+        .find(offered)
+        .map(Judgement::Legacy)
 }
 
 fn connect_timeout(bound: Duration) -> Error {
@@ -146,7 +158,11 @@ fn connect_timeout(bound: Duration) -> Error {
 /// What a child wrote to its standard error is usually the real reason why it did not start.
 fn with_stderr(error: Error, transport: &Transport) -> Error {
     let tail = transport.stderr_tail();
-    if tail.is_empty() { error } else { error.with("stderr_tail", tail) }
+    if tail.is_empty() {
+        error
+    } else {
+        error.with("stderr_tail", tail)
+    }
 }
 
 fn no_common(versions: &[String]) -> Judgement {
@@ -230,7 +246,11 @@ impl Dialer {
                 &self.tasks,
             )?)),
         };
-        Ok(Dial { transport, inbound, next_id: 1 })
+        Ok(Dial {
+            transport,
+            inbound,
+            next_id: 1,
+        })
     }
 
     /// Finds the version to speak: the pin, else what is known, else a probe.
@@ -265,10 +285,16 @@ impl Dialer {
         spec: &ServerSpec,
         known: Option<&Verdict>,
     ) -> Result<Agreed> {
-        let wanted = spec.protocol_version.as_deref().or(known.map(|known| known.version.as_str()));
+        let wanted = spec
+            .protocol_version
+            .as_deref()
+            .or(known.map(|known| known.version.as_str()));
         let newest = MODERN_VERSIONS.first().copied().unwrap_or_default();
-        let mut version =
-            MODERN_VERSIONS.iter().copied().find(|known| Some(*known) == wanted).unwrap_or(newest);
+        let mut version = MODERN_VERSIONS
+            .iter()
+            .copied()
+            .find(|known| Some(*known) == wanted)
+            .unwrap_or(newest);
         let mut first = true;
         loop {
             let dialect = Dialect::new(Era::Modern, version, spec);
@@ -290,7 +316,10 @@ impl Dialer {
             match judgement {
                 Judgement::Modern(agreed) => {
                     let peer = peer_of(&result.unwrap_or(RawJson::EMPTY_OBJECT), Era::Modern);
-                    return Ok(Agreed { dialect: Dialect::new(Era::Modern, agreed, spec), peer });
+                    return Ok(Agreed {
+                        dialect: Dialect::new(Era::Modern, agreed, spec),
+                        peer,
+                    });
                 }
                 Judgement::AskAgain(other) => version = other,
                 Judgement::Legacy(_) if spec.protocol_version.is_some() => {
@@ -367,7 +396,9 @@ impl Dial {
                     let data = rpc.data.clone().and_then(|data| RawJson::parse(data).ok());
                     let supported = read_versions(data.and_then(|data| data.get("supported")));
                     let other = supported.and_then(|versions| {
-                        LEGACY_VERSIONS.iter().find(|known| versions.iter().any(|one| one == *known))
+                        LEGACY_VERSIONS
+                            .iter()
+                            .find(|known| versions.iter().any(|one| one == *known))
                     });
                     match other {
                         Some(other) if again && *other != offer => (*other).clone_into(&mut offer),
@@ -377,7 +408,9 @@ impl Dial {
                 }
             }
         };
-        let version = result.get("protocolVersion").and_then(|version| version.read::<String>());
+        let version = result
+            .get("protocolVersion")
+            .and_then(|version| version.read::<String>());
         let Some(version) = version else {
             return Err(Error::new(
                 Reason::NotAnMcpServer,
@@ -387,10 +420,16 @@ impl Dial {
         if era::era_of(&version) != Some(Era::Legacy) {
             return Err(Error::new(
                 Reason::UpstreamProtocol,
-                format!("the server chose MCP version `{version}`; the daemon speaks {LEGACY_VERSIONS:?}"),
+                format!(
+                    "the server chose MCP version `{version}`; the daemon speaks {LEGACY_VERSIONS:?}"
+                ),
             ));
         }
-        if let Some(pin) = spec.protocol_version.as_ref().filter(|pin| **pin != version) {
+        if let Some(pin) = spec
+            .protocol_version
+            .as_ref()
+            .filter(|pin| **pin != version)
+        {
             return Err(Error::new(
                 Reason::UpstreamProtocol,
                 format!("the server speaks MCP version `{version}`, not the pinned `{pin}`"),
@@ -402,8 +441,14 @@ impl Dial {
         }
         let body = protocol::encode_notification(method::INITIALIZED, None);
         let headers = dialect.message_headers(method::INITIALIZED);
-        self.transport.send(body, &headers).await.map_err(|loss| loss.error)?;
-        Ok(Agreed { dialect, peer: peer_of(&result, Era::Legacy) })
+        self.transport
+            .send(body, &headers)
+            .await
+            .map_err(|loss| loss.error)?;
+        Ok(Agreed {
+            dialect,
+            peer: peer_of(&result, Era::Legacy),
+        })
     }
 
     /// One exchange of the handshake. Pings of the server are answered; nothing else may come yet.
@@ -413,7 +458,9 @@ impl Dial {
         handshake: bool,
     ) -> std::result::Result<std::result::Result<RawJson, RpcError>, Loss> {
         let mut exchange = match (&self.transport, handshake) {
-            (Transport::Http(http), true) => Exchange::Http(Box::new(http.initialize(frame).await?)),
+            (Transport::Http(http), true) => {
+                Exchange::Http(Box::new(http.initialize(frame).await?))
+            }
             _ => self.transport.request(frame).await?,
         };
         loop {
@@ -437,15 +484,20 @@ fn peer_of(result: &RawJson, era: Era) -> Peer {
             .and_then(|meta| meta.get(META_SERVER))
             .or_else(|| result.get("serverInfo")),
     };
-    let info = info.and_then(|info| Fields::of(&info)).map(|mut fields| Implementation {
-        name: fields.text("name"),
-        title: fields.text("title"),
-        version: fields.text("version"),
-        extra: fields.rest(),
-    });
+    let info = info
+        .and_then(|info| Fields::of(&info))
+        .map(|mut fields| Implementation {
+            name: fields.text("name"),
+            title: fields.text("title"),
+            version: fields.text("version"),
+            extra: fields.rest(),
+        });
     Peer {
         info,
-        instructions: result.get("instructions").and_then(|text| text.read()).unwrap_or_default(),
+        instructions: result
+            .get("instructions")
+            .and_then(|text| text.read())
+            .unwrap_or_default(),
         capabilities: result.get("capabilities"),
     }
 }
@@ -460,7 +512,11 @@ mod tests {
     const OLD: Judgement = Judgement::Legacy("2025-11-25");
 
     fn rpc(code: i64, data: Option<&str>) -> ProbeAnswer {
-        ProbeAnswer::Rpc(RpcError { code, message: String::new(), data: data.map(str::to_owned) })
+        ProbeAnswer::Rpc(RpcError {
+            code,
+            message: String::new(),
+            data: data.map(str::to_owned),
+        })
     }
 
     fn result(json: &str) -> ProbeAnswer {
@@ -489,11 +545,28 @@ mod tests {
             assert_eq!(judge(old.clone(), NEW, true), OLD, "{old:?}");
         }
         // Modern servers.
-        assert_eq!(judge(result(r#"{"supportedVersions":["2026-07-28"]}"#), NEW, true), Judgement::Modern(NEW));
-        assert_eq!(judge(rpc(-32022, Some(r#"{"supported":["2026-07-28"]}"#)), NEW, true), Judgement::AskAgain(NEW));
-        assert_eq!(judge(rpc(-32022, None), NEW, true), Judgement::AskAgain(NEW));
         assert_eq!(
-            judge(rpc(-32022, Some(r#"{"supported":["2099-01-01","2025-06-18"]}"#)), NEW, true),
+            judge(result(r#"{"supportedVersions":["2026-07-28"]}"#), NEW, true),
+            Judgement::Modern(NEW)
+        );
+        assert_eq!(
+            judge(
+                rpc(-32022, Some(r#"{"supported":["2026-07-28"]}"#)),
+                NEW,
+                true
+            ),
+            Judgement::AskAgain(NEW)
+        );
+        assert_eq!(
+            judge(rpc(-32022, None), NEW, true),
+            Judgement::AskAgain(NEW)
+        );
+        assert_eq!(
+            judge(
+                rpc(-32022, Some(r#"{"supported":["2099-01-01","2025-06-18"]}"#)),
+                NEW,
+                true
+            ),
             Judgement::Legacy("2025-06-18")
         );
         // No verdict.
@@ -507,10 +580,17 @@ mod tests {
             status(502),
             ProbeAnswer::Gone(Error::internal("x")),
         ] {
-            assert!(matches!(judge(unclear.clone(), NEW, true), Judgement::Fail(_)), "{unclear:?}");
+            assert!(
+                matches!(judge(unclear.clone(), NEW, true), Judgement::Fail(_)),
+                "{unclear:?}"
+            );
         }
         // The second time is the last.
-        let again = judge(rpc(-32022, Some(r#"{"supported":["2026-07-28"]}"#)), NEW, false);
+        let again = judge(
+            rpc(-32022, Some(r#"{"supported":["2026-07-28"]}"#)),
+            NEW,
+            false,
+        );
         assert!(matches!(again, Judgement::Fail(_)));
     }
 }

@@ -131,14 +131,23 @@ impl RawJson {
     pub fn members(&self) -> Option<Vec<(String, RawJson)>> {
         let members: Members<'_> = serde_json::from_slice(&self.0).ok()?;
         let owned = members.0.into_iter();
-        Some(owned.map(|(name, value)| (name.into_owned(), Self::within(&self.0, value))).collect())
+        Some(
+            owned
+                .map(|(name, value)| (name.into_owned(), Self::within(&self.0, value)))
+                .collect(),
+        )
     }
 
     /// The elements of an array in order; `None` if this is not an array.
     #[must_use]
     pub fn elements(&self) -> Option<Vec<RawJson>> {
         let elements: Vec<&RawValue> = serde_json::from_slice(&self.0).ok()?;
-        Some(elements.into_iter().map(|value| Self::within(&self.0, value)).collect())
+        Some(
+            elements
+                .into_iter()
+                .map(|value| Self::within(&self.0, value))
+                .collect(),
+        )
     }
 
     /// One member of an object; the last one where a name repeats.
@@ -254,16 +263,22 @@ pub fn parse(bytes: &Bytes) -> Result<Message, ParseError> {
         (Some(method), _, _) => {
             let params = params.map(raw);
             Ok(match id.filter(|id| id.get() != "null") {
-                Some(id) => Message::Request { id: raw(id), method, params },
+                Some(id) => Message::Request {
+                    id: raw(id),
+                    method,
+                    params,
+                },
                 None => Message::Notification { method, params },
             })
         }
-        (None, Some(error), _) if error.get() != "null" => {
-            Ok(Message::Response { id: own_id(id), outcome: Err(rpc_error(&raw(error))) })
-        }
-        (None, _, Some(result)) => {
-            Ok(Message::Response { id: own_id(id), outcome: Ok(raw(result)) })
-        }
+        (None, Some(error), _) if error.get() != "null" => Ok(Message::Response {
+            id: own_id(id),
+            outcome: Err(rpc_error(&raw(error))),
+        }),
+        (None, _, Some(result)) => Ok(Message::Response {
+            id: own_id(id),
+            outcome: Ok(raw(result)),
+        }),
         (None, _, None) => Err(ParseError::NotAMessage),
     }
 }
@@ -277,14 +292,27 @@ pub fn parse_all(bytes: &Bytes) -> Result<Vec<Message>, ParseError> {
         return parse(bytes).map(|message| vec![message]);
     }
     let elements: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(ParseError::NotJson)?;
-    elements.into_iter().map(|one| parse(&bytes.slice_ref(one.get().as_bytes()))).collect()
+    elements
+        .into_iter()
+        .map(|one| parse(&bytes.slice_ref(one.get().as_bytes())))
+        .collect()
 }
 
 fn rpc_error(error: &RawJson) -> RpcError {
-    let code = error.get("code").and_then(|code| code.read()).unwrap_or(code::INTERNAL);
-    let message = error.get("message").and_then(|message| message.read()).unwrap_or_default();
+    let code = error
+        .get("code")
+        .and_then(|code| code.read())
+        .unwrap_or(code::INTERNAL);
+    let message = error
+        .get("message")
+        .and_then(|message| message.read())
+        .unwrap_or_default();
     let data = error.get("data").map(|data| data.as_str().to_owned());
-    RpcError { code, message, data }
+    RpcError {
+        code,
+        message,
+        data,
+    }
 }
 
 /// Writes a JSON object member by member; values are taken as they are.
@@ -303,7 +331,9 @@ impl ObjectWriter {
     /// An object without members.
     #[must_use]
     pub fn new() -> Self {
-        Self { text: String::from("{") }
+        Self {
+            text: String::from("{"),
+        }
     }
 
     /// Whether nothing was added.
@@ -340,7 +370,10 @@ impl ObjectWriter {
 #[must_use]
 pub fn encode_request(id: u64, method: &str, params: &RawJson) -> Bytes {
     let mut object = ObjectWriter::new();
-    object.string("jsonrpc", "2.0").raw("id", &id.to_string()).string("method", method);
+    object
+        .string("jsonrpc", "2.0")
+        .raw("id", &id.to_string())
+        .string("method", method);
     object.raw("params", params.as_str());
     object.finish().0
 }
@@ -365,7 +398,9 @@ pub fn encode_response(id: &RawJson, outcome: &Result<RawJson, RpcError>) -> Byt
         Ok(result) => object.raw("result", result.as_str()),
         Err(error) => {
             let mut inner = ObjectWriter::new();
-            inner.raw("code", &error.code.to_string()).string("message", &error.message);
+            inner
+                .raw("code", &error.code.to_string())
+                .string("message", &error.message);
             if let Some(data) = &error.data {
                 inner.raw("data", data);
             }
@@ -389,8 +424,14 @@ mod tests {
     #[test]
     fn a_result_keeps_every_byte() {
         let result = r#"{ "n": 18446744073709551615, "d":1.10, "s":"\ud800", "n":1e400 }"#;
-        let message = parse(&text(&format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#)));
-        let Ok(Message::Response { id: Some(7), outcome: Ok(raw) }) = message else {
+        let message = parse(&text(&format!(
+            r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#
+        )));
+        let Ok(Message::Response {
+            id: Some(7),
+            outcome: Ok(raw),
+        }) = message
+        else {
             panic!("{message:?}")
         };
         assert_eq!(raw.as_str(), result);
@@ -401,7 +442,16 @@ mod tests {
         for id in ["null", "\"server-error\"", "-1", "1.5"] {
             let json = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32600}}}}"#);
             let message = parse(&text(&json));
-            assert!(matches!(message, Ok(Message::Response { id: None, outcome: Err(_) })), "{id}");
+            assert!(
+                matches!(
+                    message,
+                    Ok(Message::Response {
+                        id: None,
+                        outcome: Err(_)
+                    })
+                ),
+                "{id}"
+            );
         }
     }
 
@@ -421,7 +471,10 @@ mod tests {
     #[test]
     fn requests_are_plain_json_rpc() {
         let body = encode_request(3, "tools/list", &RawJson::EMPTY_OBJECT);
-        assert_eq!(body, r#"{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{}}"#);
+        assert_eq!(
+            body,
+            r#"{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{}}"#
+        );
     }
 
     proptest! {

@@ -18,7 +18,7 @@ use crate::mcp::transport::{Loss, Transport};
 use crate::model::status::{Era, Push};
 
 /// Shortest and longest pause before a broken stream is opened again.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_mins(1));
 
 /// Starts to listen and waits, at most `patience`, until the server has accepted or refused the stream, so that
 /// nothing which the first call provokes is missed.
@@ -182,7 +182,10 @@ async fn modern(link: &Arc<Link>, filter: RawJson, ready: oneshot::Sender<()>) {
                 }
             },
             Err(loss) => {
-                refused = loss.refusal.as_ref().is_some_and(|refusal| (400..500).contains(&refusal.status));
+                refused = loss
+                    .refusal
+                    .as_ref()
+                    .is_some_and(|refusal| (400..500).contains(&refusal.status));
                 tracing::debug!(error = %loss.error, "the notification stream cannot be opened");
             }
         }

@@ -141,12 +141,17 @@ impl Spacing {
     pub fn delay(&self, attempt: u32, fault: Fault) -> Duration {
         let quick = attempt < self.retry.max_attempts && fault == Fault::Transient;
         if quick {
-            let bound = self.retry.base_delay.saturating_mul(1 << attempt.saturating_sub(1).min(16));
+            let bound = self
+                .retry
+                .base_delay
+                .saturating_mul(1 << attempt.saturating_sub(1).min(16));
             return bound.min(self.retry.max_delay).mul_f64(self.jitter);
         }
         let steps = attempt.saturating_sub(self.retry.max_attempts).min(16);
         let start = self.retry.max_delay.max(Duration::from_secs(1));
-        let bound = start.saturating_mul(1 << steps).min(self.max_background.max(start));
+        let bound = start
+            .saturating_mul(1 << steps)
+            .min(self.max_background.max(start));
         bound.mul_f64(0.5 + self.jitter / 2.0)
     }
 }
@@ -161,10 +166,13 @@ pub fn step(state: State, event: Event, spacing: &Spacing) -> (State, Vec<Effect
         (Disconnected | Authenticating, Event::Connect { .. }) => {
             (Connecting { attempt: 0 }, vec![Open])
         }
-        (Failed { .. }, Event::Connect { .. }) => (Connecting { attempt: 0 }, vec![CancelRetry, Open]),
-        (Connecting { .. }, Event::Connect { fresh: true }) => {
-            (Connecting { attempt: 0 }, vec![CancelRetry, AbortOpen, Open])
+        (Failed { .. }, Event::Connect { .. }) => {
+            (Connecting { attempt: 0 }, vec![CancelRetry, Open])
         }
+        (Connecting { .. }, Event::Connect { fresh: true }) => (
+            Connecting { attempt: 0 },
+            vec![CancelRetry, AbortOpen, Open],
+        ),
         (Discovering { .. } | Ready { .. }, Event::Connect { fresh: true }) => {
             (Connecting { attempt: 0 }, vec![Close, Open])
         }
@@ -178,9 +186,13 @@ pub fn step(state: State, event: Event, spacing: &Spacing) -> (State, Vec<Effect
         (Connecting { attempt }, Event::OpenFailed(fault)) => failed(attempt + 1, fault, spacing),
         (Discovering { attempt }, Event::Listed) => (Ready { attempt }, vec![]),
 
-        (Ready { .. }, Event::Lost { fault: Fault::Transient, healthy: true }) => {
-            (Connecting { attempt: 0 }, vec![Close, Open])
-        }
+        (
+            Ready { .. },
+            Event::Lost {
+                fault: Fault::Transient,
+                healthy: true,
+            },
+        ) => (Connecting { attempt: 0 }, vec![Close, Open]),
         (Discovering { attempt } | Ready { attempt }, Event::Lost { fault, .. }) => {
             let (state, mut effects) = failed(attempt + 1, fault, spacing);
             effects.insert(0, Close);
@@ -254,7 +266,10 @@ mod tests {
     fn three_attempts_then_the_background() {
         let (state, effects) = run(&[CONNECT, FAIL, Event::RetryDue, FAIL, Event::RetryDue, FAIL]);
         assert_eq!(state, State::Failed { attempt: 3 });
-        let dials = effects.iter().filter(|effect| **effect == Effect::Open).count();
+        let dials = effects
+            .iter()
+            .filter(|effect| **effect == Effect::Open)
+            .count();
         assert_eq!(dials, 3);
         let (state, _) = run(&[CONNECT, FAIL, Event::RetryDue, FAIL]);
         assert_eq!(state, State::Connecting { attempt: 2 });
@@ -263,13 +278,19 @@ mod tests {
     #[test]
     fn a_sign_in_is_never_retried() {
         let (state, effects) = run(&[CONNECT, Event::OpenFailed(Fault::Unauthorized)]);
-        assert_eq!((state, effects), (State::Authenticating, vec![Effect::Open]));
+        assert_eq!(
+            (state, effects),
+            (State::Authenticating, vec![Effect::Open])
+        );
     }
 
     #[test]
     fn a_healthy_loss_dials_at_once_and_a_crash_loop_backs_off() {
         let ready = [CONNECT, Event::Opened, Event::Listed];
-        let lost = |healthy| Event::Lost { fault: Fault::Transient, healthy };
+        let lost = |healthy| Event::Lost {
+            fault: Fault::Transient,
+            healthy,
+        };
         let (state, effects) = run(&[ready.as_slice(), &[lost(true)]].concat());
         assert_eq!(state, State::Connecting { attempt: 0 });
         assert_eq!(effects.last(), Some(&Effect::Open));
@@ -303,7 +324,8 @@ mod tests {
             Just(Event::Opened),
             fault.clone().prop_map(Event::OpenFailed),
             Just(Event::Listed),
-            (fault, proptest::bool::ANY).prop_map(|(fault, healthy)| Event::Lost { fault, healthy }),
+            (fault, proptest::bool::ANY)
+                .prop_map(|(fault, healthy)| Event::Lost { fault, healthy }),
             Just(Event::RetryDue),
         ]
     }

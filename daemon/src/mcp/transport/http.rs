@@ -25,9 +25,9 @@ use crate::model::spec::HttpSpec;
 use crate::policy::{Policy, blocked_cause};
 
 /// Longest pause that a server may impose with `retry:`.
-const MAX_RETRY: Duration = Duration::from_secs(60);
+const MAX_RETRY: Duration = Duration::from_mins(1);
 /// Pause before a stream is resumed when the server names none.
-const DEFAULT_RETRY: Duration = Duration::from_millis(1000);
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 /// Resumptions in a row that bring no new event before an exchange is given up.
 const MAX_IDLE_RESUMES: u32 = 5;
 /// How much of a foreign error body is shown.
@@ -63,14 +63,21 @@ impl Http {
         let mut headers = HeaderMap::new();
         for header in &spec.headers {
             let name = HeaderName::try_from(header.name.as_str()).map_err(|_| {
-                Error::invalid("spec.http.headers.name", format!("`{}` is not a header name", header.name))
-            })?;
-            let mut value = HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
                 Error::invalid(
-                    "spec.http.headers.value",
-                    format!("the value of header `{}` has characters that HTTP does not allow", header.name),
+                    "spec.http.headers.name",
+                    format!("`{}` is not a header name", header.name),
                 )
             })?;
+            let mut value =
+                HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
+                    Error::invalid(
+                        "spec.http.headers.value",
+                        format!(
+                            "the value of header `{}` has characters that HTTP does not allow",
+                            header.name
+                        ),
+                    )
+                })?;
             value.set_sensitive(true);
             // One Authorization header exactly, however it is spelt; other headers may repeat.
             if name == AUTHORIZATION {
@@ -97,13 +104,19 @@ impl Http {
     }
 
     fn session(&self) -> Option<HeaderValue> {
-        self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.session
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn prepare(&self, request: RequestBuilder, headers: &[(String, String)]) -> RequestBuilder {
         let mut all = self.headers.clone();
         for (name, value) in headers {
-            let pair = (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str()));
+            let pair = (
+                HeaderName::try_from(name.as_str()),
+                HeaderValue::try_from(value.as_str()),
+            );
             if let (Ok(name), Ok(value)) = pair {
                 all.insert(name, value);
             }
@@ -151,8 +164,12 @@ impl Http {
     }
 
     async fn exchange(self: &Arc<Self>, response: Response) -> Result<HttpExchange, Loss> {
-        let mut exchange =
-            HttpExchange { http: Arc::clone(self), ready: VecDeque::new(), stream: None, idle_resumes: 0 };
+        let mut exchange = HttpExchange {
+            http: Arc::clone(self),
+            ready: VecDeque::new(),
+            stream: None,
+            idle_resumes: 0,
+        };
         if is_event_stream(&response) {
             exchange.stream = Some(self.event_stream(response));
         } else {
@@ -161,7 +178,10 @@ impl Http {
                 let excerpt = excerpt(&body);
                 Loss::maybe_sent(Error::new(
                     Reason::NotAnMcpServer,
-                    format!("{} answered with something that is not MCP ({cause}): `{excerpt}`", self.url),
+                    format!(
+                        "{} answered with something that is not MCP ({cause}): `{excerpt}`",
+                        self.url
+                    ),
                 ))
             })?;
             exchange.ready.extend(messages);
@@ -186,7 +206,12 @@ impl Http {
         let mut request = self
             .prepare(self.client.get(self.url.clone()), &headers)
             .header(ACCEPT, "text/event-stream");
-        if let Some(version) = self.version.read().unwrap_or_else(PoisonError::into_inner).clone() {
+        if let Some(version) = self
+            .version
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+        {
             request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
         }
         let had_session = self.session().is_some();
@@ -205,7 +230,11 @@ impl Http {
 
     /// Ends the session, if there is one. The server's answer does not matter.
     pub(super) async fn close(&self) {
-        let version = self.version.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let version = self
+            .version
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if self.session().is_none() {
             return;
         }
@@ -233,7 +262,10 @@ impl Http {
             if bytes.len() + chunk.len() > limit {
                 return Err(Loss::maybe_sent(Error::new(
                     Reason::MessageTooLarge,
-                    format!("an answer of {} is larger than {limit} bytes (limits.message_bytes)", self.url),
+                    format!(
+                        "an answer of {} is larger than {limit} bytes (limits.message_bytes)",
+                        self.url
+                    ),
                 )));
             }
             bytes.extend_from_slice(&chunk);
@@ -246,23 +278,49 @@ impl Http {
         if let Some(blocked) = blocked_cause(error) {
             return Loss::not_sent(blocked);
         }
-        let sent = if error.is_connect() || error.is_builder() { Sent::No } else { Sent::Maybe };
+        let sent = if error.is_connect() || error.is_builder() {
+            Sent::No
+        } else {
+            Sent::Maybe
+        };
         let message = format!("{} cannot be reached: {}", self.url, root_cause(error));
-        Loss { error: Error::new(Reason::UpstreamUnreachable, message), sent, refusal: None }
+        Loss {
+            error: Error::new(Reason::UpstreamUnreachable, message),
+            sent,
+            refusal: None,
+        }
     }
 
     async fn refusal(&self, response: Response, had_session: bool) -> Loss {
         let status = response.status();
-        let body = self.read_body(response, ERROR_BODY).await.unwrap_or_default();
+        let body = self
+            .read_body(response, ERROR_BODY)
+            .await
+            .unwrap_or_default();
         let rpc = match protocol::parse(&body) {
-            Ok(Message::Response { outcome: Err(error), .. }) => Some(error),
+            Ok(Message::Response {
+                outcome: Err(error),
+                ..
+            }) => Some(error),
             _ => None,
         };
         let session_gone = had_session && status == StatusCode::NOT_FOUND;
         let error = refusal_error(&self.url, status, rpc.as_ref(), &body, session_gone);
         // A gateway's 5xx does not tell whether the server behind it has seen the request.
-        let sent = if status.is_server_error() { Sent::Maybe } else { Sent::No };
-        Loss { error, sent, refusal: Some(Refusal { status: status.as_u16(), rpc, session_gone }) }
+        let sent = if status.is_server_error() {
+            Sent::Maybe
+        } else {
+            Sent::No
+        };
+        Loss {
+            error,
+            sent,
+            refusal: Some(Refusal {
+                status: status.as_u16(),
+                rpc,
+                session_gone,
+            }),
+        }
     }
 }
 
@@ -277,11 +335,16 @@ fn refusal_error(
     if status == StatusCode::UNAUTHORIZED {
         return fact(Error::new(
             Reason::SignInRequired,
-            format!("{url} wants authorization (HTTP 401): register it with an `Authorization` header"),
+            format!(
+                "{url} wants authorization (HTTP 401): register it with an `Authorization` header"
+            ),
         ));
     }
     if session_gone {
-        return fact(Error::new(Reason::UpstreamUnreachable, format!("{url} has ended the session")));
+        return fact(Error::new(
+            Reason::UpstreamUnreachable,
+            format!("{url} has ended the session"),
+        ));
     }
     if let Some(rpc) = rpc {
         return fact(Error::upstream(rpc.clone()));
@@ -291,13 +354,26 @@ fn refusal_error(
         _ => Reason::UpstreamUnreachable,
     };
     let excerpt = excerpt(body);
-    let said = if excerpt.is_empty() { String::new() } else { format!(": `{excerpt}`") };
-    fact(Error::new(reason, format!("{url} answered with HTTP {status}{said}")))
+    let said = if excerpt.is_empty() {
+        String::new()
+    } else {
+        format!(": `{excerpt}`")
+    };
+    fact(Error::new(
+        reason,
+        format!("{url} answered with HTTP {status}{said}"),
+    ))
 }
 
 fn is_event_stream(response: &Response) -> bool {
-    let value = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = value.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
+    let value = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = value
+        .and_then(|value| value.split(';').next())
+        .unwrap_or_default()
+        .trim();
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
@@ -328,7 +404,9 @@ pub struct EventStream {
 
 impl std::fmt::Debug for EventStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventStream").field("parser", &self.parser).finish_non_exhaustive()
+        f.debug_struct("EventStream")
+            .field("parser", &self.parser)
+            .finish_non_exhaustive()
     }
 }
 
@@ -351,7 +429,9 @@ impl EventStream {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
             }
-            let Some(Ok(chunk)) = self.body.next().await else { return Err(StreamEnd::Closed) };
+            let Some(Ok(chunk)) = self.body.next().await else {
+                return Err(StreamEnd::Closed);
+            };
             let events = self.parser.push(&chunk).map_err(|too_large| {
                 StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, too_large.to_string()))
             })?;
@@ -396,7 +476,9 @@ impl HttpExchange {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
             }
-            let Some(stream) = &mut self.stream else { return Err(self.ended()) };
+            let Some(stream) = &mut self.stream else {
+                return Err(self.ended());
+            };
             match stream.next().await {
                 Ok(message) => {
                     self.idle_resumes = 0;
@@ -411,8 +493,15 @@ impl HttpExchange {
     /// Re-opens a broken stream where it broke off. Only legacy servers send event ids that mean anything: modern ones
     /// do not answer GET, so a modern stream without its response ends here.
     async fn resume(&mut self) -> Result<(), Loss> {
-        let Some(stream) = &self.stream else { return Err(self.ended()) };
-        let legacy = self.http.version.read().unwrap_or_else(PoisonError::into_inner).is_some();
+        let Some(stream) = &self.stream else {
+            return Err(self.ended());
+        };
+        let legacy = self
+            .http
+            .version
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some();
         let (Some(id), true) = (stream.last_event_id().map(str::to_owned), legacy) else {
             return Err(self.ended());
         };
@@ -429,7 +518,10 @@ impl HttpExchange {
                 self.stream = Some(resumed);
                 Ok(())
             }
-            Err(loss) => Err(Loss { sent: Sent::Maybe, ..loss }),
+            Err(loss) => Err(Loss {
+                sent: Sent::Maybe,
+                ..loss
+            }),
         }
     }
 

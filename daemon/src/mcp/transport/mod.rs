@@ -39,13 +39,21 @@ impl Loss {
     /// The request did not leave.
     #[must_use]
     pub fn not_sent(error: Error) -> Self {
-        Self { error, sent: Sent::No, refusal: None }
+        Self {
+            error,
+            sent: Sent::No,
+            refusal: None,
+        }
     }
 
     /// The request left and nothing more is known.
     #[must_use]
     pub fn maybe_sent(error: Error) -> Self {
-        Self { error, sent: Sent::Maybe, refusal: None }
+        Self {
+            error,
+            sent: Sent::Maybe,
+            refusal: None,
+        }
     }
 
     /// Whether the connection as a whole is gone, as opposed to this one exchange.
@@ -96,7 +104,10 @@ impl Transport {
     /// [`Loss`] when the request could not be sent or was refused.
     pub async fn request(&self, frame: Frame) -> Result<Exchange, Loss> {
         match self {
-            Self::Http(http) => http.request(frame).await.map(|e| Exchange::Http(Box::new(e))),
+            Self::Http(http) => http
+                .request(frame)
+                .await
+                .map(|e| Exchange::Http(Box::new(e))),
             Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Stdio),
         }
     }

@@ -99,7 +99,11 @@ impl Parser {
 
     fn check(&self) -> Result<(), TooLarge> {
         let size = self.line.len() + self.data.len();
-        if size > self.limit { Err(TooLarge(self.limit)) } else { Ok(()) }
+        if size > self.limit {
+            Err(TooLarge(self.limit))
+        } else {
+            Ok(())
+        }
     }
 
     fn take_line(&mut self, line: &[u8]) -> Option<Event> {
@@ -149,7 +153,11 @@ impl Parser {
         if !std::mem::take(&mut self.has_data) || data.is_empty() {
             return None;
         }
-        let kind = if kind.is_empty() { String::from("message") } else { kind };
+        let kind = if kind.is_empty() {
+            String::from("message")
+        } else {
+            kind
+        };
         Some(Event { kind, data })
     }
 }
@@ -164,17 +172,24 @@ mod tests {
 
     fn parse(parts: &[&[u8]]) -> (Vec<Event>, Parser) {
         let mut parser = Parser::new(1000);
-        let events = parts.iter().flat_map(|part| parser.push(part).unwrap()).collect();
+        let events = parts
+            .iter()
+            .flat_map(|part| parser.push(part).unwrap())
+            .collect();
         (events, parser)
     }
 
     fn event(kind: &str, data: &'static str) -> Event {
-        Event { kind: kind.to_owned(), data: data.into() }
+        Event {
+            kind: kind.to_owned(),
+            data: data.into(),
+        }
     }
 
     #[test]
     fn all_line_ends_and_fields() {
-        let stream = b"\xef\xbb\xbf: hi\nid: 7\r\nretry: 500\rdata: a\r\ndata:b\n\nevent: x\ndata: c\n\n";
+        let stream =
+            b"\xef\xbb\xbf: hi\nid: 7\r\nretry: 500\rdata: a\r\ndata:b\n\nevent: x\ndata: c\n\n";
         let (events, parser) = parse(&[stream]);
         assert_eq!(events, [event("message", "a\nb"), event("x", "c")]);
         assert_eq!(parser.last_event_id(), Some("7"));

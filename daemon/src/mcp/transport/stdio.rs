@@ -112,8 +112,16 @@ impl Stdio {
     ) -> Result<Self, Error> {
         let mut command = Command::new(&spec.command);
         command.args(&spec.args).env_clear().stdin(Pipe::piped());
-        command.stdout(Pipe::piped()).stderr(Pipe::piped()).process_group(0).kill_on_drop(true);
-        command.current_dir(spec.cwd.as_deref().map_or(options.default_cwd.as_path(), Path::new));
+        command
+            .stdout(Pipe::piped())
+            .stderr(Pipe::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        command.current_dir(
+            spec.cwd
+                .as_deref()
+                .map_or(options.default_cwd.as_path(), Path::new),
+        );
         for name in &options.pass_env {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
@@ -122,7 +130,9 @@ impl Stdio {
         for variable in &spec.env {
             command.env(&variable.name, variable.value.expose());
         }
-        let mut child = command.spawn().map_err(|cause| cannot_start(spec, &cause))?;
+        let mut child = command
+            .spawn()
+            .map_err(|cause| cannot_start(spec, &cause))?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
@@ -132,7 +142,10 @@ impl Stdio {
         let shared = Arc::new(Shared {
             command: spec.command.clone(),
             pending: Mutex::default(),
-            stderr: Mutex::new(Tail { bytes: VecDeque::new(), limit: options.stderr_tail }),
+            stderr: Mutex::new(Tail {
+                bytes: VecDeque::new(),
+                limit: options.stderr_tail,
+            }),
             message_limit: options.message_limit,
             ended: CancellationToken::new(),
         });
@@ -141,21 +154,49 @@ impl Stdio {
         let hang_up = CancellationToken::new();
         tasks.spawn(keep_tail(stderr, Arc::clone(&shared)));
         tasks.spawn(write_lines(stdin, to_write, hang_up.clone()));
-        tasks.spawn(read_lines(stdout, Arc::clone(&shared), inbound, outbox.clone()));
-        tasks.spawn(reap(child, Arc::clone(&shared), gone_tx, options.close_grace));
+        tasks.spawn(read_lines(
+            stdout,
+            Arc::clone(&shared),
+            inbound,
+            outbox.clone(),
+        ));
+        tasks.spawn(reap(
+            child,
+            Arc::clone(&shared),
+            gone_tx,
+            options.close_grace,
+        ));
         let group = pid.and_then(Pid::from_raw);
-        Ok(Self { outbox, shared, close_grace: options.close_grace, group, hang_up, gone })
+        Ok(Self {
+            outbox,
+            shared,
+            close_grace: options.close_grace,
+            group,
+            hang_up,
+            gone,
+        })
     }
 
     /// Completes when no further message will come: the child has closed its output or has ended.
     pub async fn ended(&self) -> Error {
         self.shared.ended.cancelled().await;
-        let pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.end.clone().unwrap_or_else(|| closed_output(&self.shared.command))
+        let pending = self
+            .shared
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        pending
+            .end
+            .clone()
+            .unwrap_or_else(|| closed_output(&self.shared.command))
     }
 
     pub(super) fn stderr_tail(&self) -> String {
-        let tail = self.shared.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let tail = self
+            .shared
+            .stderr
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = tail.bytes.iter().copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -164,24 +205,44 @@ impl Stdio {
         let (events_tx, events) = mpsc::channel(UNREAD);
         let (response_tx, response) = oneshot::channel();
         {
-            let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pending = self
+                .shared
+                .pending
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if let Some(end) = &pending.end {
                 return Err(Loss::not_sent(end.clone()));
             }
-            let waiter = Waiter { events: events_tx, response: response_tx };
+            let waiter = Waiter {
+                events: events_tx,
+                response: response_tx,
+            };
             pending.requests.insert(frame.id, waiter);
         }
         // Made before the write, so that a caller that gives up while the pipe is full leaves no entry behind.
-        let exchange =
-            StdioExchange { id: frame.id, events, response, shared: Arc::clone(&self.shared) };
+        let exchange = StdioExchange {
+            id: frame.id,
+            events,
+            response,
+            shared: Arc::clone(&self.shared),
+        };
         self.send(frame.body).await?;
         Ok(exchange)
     }
 
     pub(super) async fn send(&self, body: Bytes) -> Result<(), Loss> {
         self.outbox.send(body).await.map_err(|_| {
-            let pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-            Loss::not_sent(pending.end.clone().unwrap_or_else(|| closed_output(&self.shared.command)))
+            let pending = self
+                .shared
+                .pending
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            Loss::not_sent(
+                pending
+                    .end
+                    .clone()
+                    .unwrap_or_else(|| closed_output(&self.shared.command)),
+            )
         })
     }
 
@@ -215,12 +276,18 @@ fn cannot_start(spec: &StdioSpec, cause: &std::io::Error) -> Error {
 }
 
 fn closed_output(command: &str) -> Error {
-    Error::new(Reason::UpstreamUnreachable, format!("`{command}` has closed its output"))
+    Error::new(
+        Reason::UpstreamUnreachable,
+        format!("`{command}` has closed its output"),
+    )
 }
 
 /// Waits for the child, fails everything that waits for it and ends what is left of its group.
 async fn reap(mut child: Child, shared: Arc<Shared>, gone: watch::Sender<bool>, grace: Duration) {
-    let group = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    let group = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(Pid::from_raw);
     let status = child.wait().await;
     // Answers that the child wrote before it ended are still in the pipe: let the reader finish, but not for ever,
     // because a grandchild may hold the pipe open.
@@ -279,8 +346,12 @@ impl Shared {
                 None
             }
             Message::Notification { method, params } if method == method::PROGRESS => {
-                let token = params.as_ref().and_then(|params| params.get("progressToken"));
-                let waiter = token.and_then(|token| token.read()).and_then(|id: u64| pending.requests.get(&id));
+                let token = params
+                    .as_ref()
+                    .and_then(|params| params.get("progressToken"));
+                let waiter = token
+                    .and_then(|token| token.read())
+                    .and_then(|id: u64| pending.requests.get(&id));
                 if let Some(waiter) = waiter {
                     let _ = waiter.events.try_send(message);
                 }
@@ -312,7 +383,9 @@ fn find_id(head: &[u8]) -> Option<u64> {
     let head = String::from_utf8_lossy(head);
     let (_, after) = head.split_once("\"id\"")?;
     let digits = after.trim_start().strip_prefix(':')?.trim_start();
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
     digits.get(..end)?.parse().ok()
 }
 
@@ -353,7 +426,11 @@ async fn read_lines(
         let mut chunk = BytesMut::with_capacity(16 * 1024);
         let read = stdout.read_buf(&mut chunk).await;
         let last = !matches!(read, Ok(bytes) if bytes > 0);
-        let found = if last { lines.finish() } else { lines.push(&chunk) };
+        let found = if last {
+            lines.finish()
+        } else {
+            lines.push(&chunk)
+        };
         for line in found {
             match line {
                 Line::Oversize(head) => shared.oversize(&head),
@@ -386,7 +463,9 @@ fn deliver(
     inbound: &mpsc::Sender<Message>,
     outbox: &mpsc::Sender<Bytes>,
 ) {
-    let Some(message) = shared.route(message) else { return };
+    let Some(message) = shared.route(message) else {
+        return;
+    };
     if let Err(refused) = inbound.try_send(message)
         && let Message::Request { id, .. } = refused.into_inner()
     {
@@ -425,7 +504,11 @@ enum Line {
 
 impl Lines {
     fn new(limit: usize) -> Self {
-        Self { limit, buffer: BytesMut::new(), skipping: false }
+        Self {
+            limit,
+            buffer: BytesMut::new(),
+            skipping: false,
+        }
     }
 
     fn push(&mut self, mut chunk: &[u8]) -> Vec<Line> {
@@ -453,7 +536,8 @@ impl Lines {
         }
         if self.buffer.len() + part.len() > self.limit {
             self.skipping = true;
-            self.buffer.extend_from_slice(part.get(..HEAD.min(part.len())).unwrap_or_default());
+            self.buffer
+                .extend_from_slice(part.get(..HEAD.min(part.len())).unwrap_or_default());
             self.buffer.truncate(HEAD);
             lines.push(Line::Oversize(self.buffer.split().freeze()));
             self.buffer = BytesMut::new();
@@ -467,7 +551,11 @@ impl Lines {
         if std::mem::take(&mut self.skipping) {
             return;
         }
-        let line = if line.starts_with(b"\xef\xbb\xbf") { line.slice(3..) } else { line };
+        let line = if line.starts_with(b"\xef\xbb\xbf") {
+            line.slice(3..)
+        } else {
+            line
+        };
         if !line.trim_ascii().is_empty() {
             lines.push(Line::Whole(line));
         }
@@ -502,7 +590,11 @@ impl StdioExchange {
 
 impl Drop for StdioExchange {
     fn drop(&mut self) {
-        let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self
+            .shared
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         pending.requests.remove(&self.id);
     }
 }
@@ -523,14 +615,20 @@ mod tests {
         let mut lines = Lines::new(8);
         assert_eq!(lines.push(b"a\r\n\n  \nbc"), [whole("a\r")]);
         assert_eq!(lines.push(b"d\n"), [whole("bcd")]);
-        assert_eq!(lines.push(b"123456789"), [Line::Oversize(Bytes::from("123456789"))]);
+        assert_eq!(
+            lines.push(b"123456789"),
+            [Line::Oversize(Bytes::from("123456789"))]
+        );
         assert_eq!(lines.push(b"more\nok\nlast"), [whole("ok")]);
         assert_eq!(lines.finish(), [whole("last")]);
     }
 
     #[test]
     fn the_id_of_an_oversize_message_is_found() {
-        assert_eq!(find_id(br#"{"jsonrpc":"2.0","id" : 42,"result":"#), Some(42));
+        assert_eq!(
+            find_id(br#"{"jsonrpc":"2.0","id" : 42,"result":"#),
+            Some(42)
+        );
         assert_eq!(find_id(br#"{"id":"x"}"#), None);
     }
 
