@@ -1,5 +1,6 @@
 //! The daemon that holds every MCP connection, token and pending question of a host. See `ARCHITECTURE.md`.
 
+pub mod api;
 pub mod base;
 pub mod catalog;
 pub mod config;
