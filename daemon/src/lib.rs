@@ -9,4 +9,5 @@ pub mod inputs;
 pub mod mcp;
 pub mod model;
 pub mod policy;
+pub mod registry;
 pub mod store;

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::base::{CallId, Clock, Deadline, ElicitationId};
+use crate::base::{CallId, Clock, Deadline, ElicitationId, ServerKey};
 use crate::error::{Error, Reason, Result, RpcError};
 use crate::mcp::asker::Asker;
 use crate::mcp::era::{Dialect, InputRequired, Outcome, Request};
@@ -269,6 +269,11 @@ impl Link {
     pub async fn news(&self) -> News {
         self.has_news.notified().await;
         std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The server has a new id: its questions carry it from now on.
+    pub fn rename(&self, key: ServerKey) {
+        self.asker.rename(key);
     }
 
     /// The last lines on a child's standard error.
