@@ -1,7 +1,6 @@
 //! What calls of tools, prompts and resources have in common: their parts from the request, and the way through the
 //! registry to a link and back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -112,7 +111,6 @@ pub(super) async fn invoke(
             return Err(failure.error.with("server_id", server.record.key.id.as_str()));
         }
         tracing::debug!(error = %failure.error, "a refused call is made again");
-        drop(Arc::clone(&link));
         if mismatch {
             let refreshed = server.handle.refresh().await.done();
             let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;

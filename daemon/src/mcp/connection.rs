@@ -208,7 +208,9 @@ impl Handle {
         let bound = Deadline::after(self.connect_bound);
         loop {
             let now = live.borrow_and_update().clone();
-            match (now.status.state, now.link) {
+            // A link that is lost is about to be replaced: wait for what comes of it.
+            let link = now.link.filter(|link| !link.is_lost());
+            match (now.status.state, link) {
                 (ConnectionState::Ready, Some(link)) => return Ok((link, now.catalog)),
                 // A refresh: what was known before still holds.
                 (ConnectionState::Discovering, Some(link))

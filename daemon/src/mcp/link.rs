@@ -18,7 +18,7 @@ use crate::mcp::asker::Asker;
 use crate::mcp::era::{Dialect, InputRequired, Outcome, Request};
 use crate::mcp::protocol::{self, Message, ObjectWriter, RawJson, code, method};
 use crate::mcp::transport::{Exchange, Loss, Sent, Transport};
-use crate::model::status::{Era, Implementation, Push};
+use crate::model::status::{Era, Implementation, Push, TransportKind};
 
 /// What a server said about itself when the link was opened.
 #[derive(Clone, Debug, Default)]
@@ -263,6 +263,18 @@ impl Link {
             .get()
             .cloned()
             .unwrap_or_else(|| Error::internal("a link was lost without a cause"))
+    }
+
+    /// Whether the server is known to be gone, or to refuse us.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_cancelled() || self.closed.is_cancelled()
+    }
+
+    /// How messages travel.
+    #[must_use]
+    pub fn transport_kind(&self) -> TransportKind {
+        self.transport.kind()
     }
 
     /// Waits until something has happened, and takes it.
