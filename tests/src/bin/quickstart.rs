@@ -348,13 +348,12 @@ impl Stage {
     }
 
     /// Lets everything run and says how to go on.
-    fn leave(self) {
-        let pids: Vec<String> = [self.daemon, self.demo]
+    fn leave(mut self) {
+        let pids: Vec<String> = [self.daemon.take(), self.demo.take()]
             .into_iter()
             .flatten()
             .map(|process| process.leave().to_string())
             .collect();
-        let dir = self.dir.keep();
         let socket = shell_quoted(&self.socket.display().to_string());
         section("Left running");
         println!("  socket  {}", self.socket.display());
@@ -365,6 +364,7 @@ impl Stage {
         println!("    grpcurl -plaintext -unix -authority localhost {socket} list");
         println!("\n  Stop it:");
         println!("    kill {}", pids.join(" "));
+        let dir = self.dir.keep();
         println!("    rm -r {}", shell_quoted(&dir.display().to_string()));
     }
 }
