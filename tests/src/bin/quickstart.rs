@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
@@ -25,6 +24,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 const USAGE: &str = "usage: cargo quickstart [--keep]
@@ -36,6 +37,8 @@ const STORY_TIMEOUT: Duration = Duration::from_secs(50);
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longer than the daemon's own drain (20 s).
 const STOP_TIMEOUT: Duration = Duration::from_secs(25);
+/// From an answer to the update that says the same.
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_TAIL_LINES: usize = 30;
 
 #[tokio::main]
@@ -83,7 +86,7 @@ async fn run(keep: bool) -> Result<()> {
         story = tokio::time::timeout(STORY_TIMEOUT, stage.story(keep)) => story.unwrap_or_else(|_| {
             bail!("not done after {} s", STORY_TIMEOUT.as_secs())
         }),
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        stopped = told_to_stop() => stopped.and_then(|()| bail!("interrupted")),
     };
     match story {
         Ok(()) if keep => {
@@ -104,6 +107,19 @@ async fn run(keep: bool) -> Result<()> {
             Err(error)
         }
     }
+}
+
+/// Ends at SIGINT, SIGTERM or SIGHUP.
+async fn told_to_stop() -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    Ok(())
 }
 
 /// The built programs.
@@ -162,8 +178,7 @@ impl Stage {
         section("Daemon");
         let client = self.start_daemon().await?;
         println!("  listening on {}", self.socket.display());
-        let mut watching = JoinSet::new();
-        watching.spawn(print_updates(client.updates()));
+        let mut watch = Watch::start(client.updates());
 
         section("Add two MCP servers (lines with > are updates, as they happen)");
         let url = self.start_demo_server().await?;
@@ -178,7 +193,9 @@ impl Stage {
                 .add_server(request)
                 .await
                 .with_context(|| format!("cannot add `{name}`"))?;
-            ready(&added.server.unwrap_or_default())?;
+            let summary = ready(&added.server.unwrap_or_default())?;
+            watch.until(&name, Some(ConnectionState::Ready)).await?;
+            println!("  {summary}");
         }
 
         section("Their tools");
@@ -233,11 +250,7 @@ impl Stage {
                 .remove_server("demo-stdio")
                 .await
                 .context("cannot remove `demo-stdio`")?;
-            // The update of the removal is on its way.
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        if let Some(Ok(Err(error))) = watching.try_join_next() {
-            return Err(error.context("the update stream ended"));
+            watch.until("demo-stdio", None).await?;
         }
         Ok(())
     }
@@ -260,7 +273,7 @@ impl Stage {
         // Neither this shell's settings nor a service manager's are meant for this daemon.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if text.starts_with("MCP_SIDECARD_") || text.starts_with("LISTEN_FD") {
+            if text.starts_with("MCP_SIDECARD_") || text.starts_with("LISTEN_") {
                 command.env_remove(&name);
             }
         }
@@ -311,13 +324,8 @@ impl Stage {
     }
 
     fn log_tail(&self) -> String {
-        let mut text = String::new();
-        if let Ok(mut file) = std::fs::File::open(&self.log) {
-            let mut bytes = Vec::new();
-            if file.read_to_end(&mut bytes).is_ok() {
-                text = String::from_utf8_lossy(&bytes).into_owned();
-            }
-        }
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<&str> = text.lines().collect();
         if lines.is_empty() {
             return "\nThe daemon wrote no log.".to_owned();
@@ -431,17 +439,16 @@ impl Drop for Process {
     }
 }
 
-/// Fails unless the server can be used.
-fn ready(server: &Server) -> Result<()> {
+/// The server in one line; fails unless it can be used.
+fn ready(server: &Server) -> Result<String> {
     let status = server.status.clone().unwrap_or_default();
     if status.state() == ConnectionState::Ready {
-        println!(
-            "  {:<11} ready, MCP {}, {} tools",
+        return Ok(format!(
+            "{:<11} ready, MCP {}, {} tools",
             server.id,
             status.protocol_version,
             status.tools.map_or(0, |list| list.count)
-        );
-        return Ok(());
+        ));
     }
     let failure = status.last_failure.clone().unwrap_or_default();
     bail!(
@@ -497,8 +504,50 @@ fn result_text(result: &ToolResult) -> Result<String> {
     Ok(result.structured_content_json.clone().unwrap_or(text))
 }
 
+/// What the update stream has said about a server: its id, and its state or `None` if it is gone.
+type Seen = (String, Option<ConnectionState>);
+
+/// Prints updates in the background until it is dropped.
+struct Watch {
+    seen: mpsc::Receiver<Seen>,
+    known: HashMap<String, Option<ConnectionState>>,
+    task: JoinSet<Result<()>>,
+}
+
+impl Watch {
+    fn start(updates: Updates) -> Self {
+        let (sender, seen) = mpsc::channel(1024);
+        let mut task = JoinSet::new();
+        task.spawn(print_updates(updates, sender));
+        Self {
+            seen,
+            known: HashMap::new(),
+            task,
+        }
+    }
+
+    /// Waits until the stream has said this.
+    async fn until(&mut self, id: &str, state: Option<ConnectionState>) -> Result<()> {
+        let waiting = async {
+            while self.known.get(id) != Some(&state) {
+                let Some((id, state)) = self.seen.recv().await else {
+                    return match self.task.join_next().await {
+                        Some(Ok(Err(error))) => Err(error).context("the update stream failed"),
+                        _ => bail!("the update stream ended"),
+                    };
+                };
+                self.known.insert(id, state);
+            }
+            Ok(())
+        };
+        tokio::time::timeout(UPDATE_TIMEOUT, waiting)
+            .await
+            .with_context(|| format!("the expected update about `{id}` does not come"))?
+    }
+}
+
 /// Prints each change of a server's state, for as long as the stream lasts.
-async fn print_updates(mut updates: Updates) -> Result<()> {
+async fn print_updates(mut updates: Updates, seen: mpsc::Sender<Seen>) -> Result<()> {
     let mut known: HashMap<String, ConnectionState> = HashMap::new();
     while let Some(update) = updates.next().await {
         let update = update?;
@@ -514,10 +563,12 @@ async fn print_updates(mut updates: Updates) -> Result<()> {
                         update.revision
                     );
                 }
+                seen.send((server.id, Some(state))).await?;
             }
             UpdateEvent::Deleted { id, .. } => {
                 known.remove(&id);
                 println!("  > {id:<11} removed (revision {})", update.revision);
+                seen.send((id, None)).await?;
             }
             UpdateEvent::Reset(_) => known.clear(),
             _ => {}
