@@ -48,3 +48,8 @@ pub use updates::{ResetCause, Update, UpdateEvent, UpdateFilter, Updates};
 
 /// The largest message in either direction: 72 MiB, the daemon's own limit (`limits.grpc_message_bytes`).
 pub const MAX_MESSAGE_BYTES: usize = 72 * 1024 * 1024;
+
+/// Compiles the Rust snippet of the project's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
