@@ -67,7 +67,9 @@ impl Daemon {
         let tracker = TaskTracker::new();
         let draining = CancellationToken::new();
         let policy = Policy::new(&config.policy);
-        let client = policy.http_client(ClientOptions { connect_timeout: config.timeouts.connect })?;
+        let client = policy.http_client(ClientOptions {
+            connect_timeout: config.timeouts.connect,
+        })?;
 
         // The store locks the data directory: of two daemons on one directory the second ends here.
         let opening = store_config(&config);

@@ -111,6 +111,7 @@ impl Handle {
             dialer,
             store,
             live: live_tx,
+            published: status.clone(),
             status,
             catalog: Arc::default(),
             state: State::Disconnected,
@@ -332,6 +333,8 @@ struct Actor {
     store: Store,
     live: watch::Sender<Live>,
     status: ServerStatus,
+    /// The status as it was last committed.
+    published: ServerStatus,
     catalog: Arc<Catalog>,
     state: State,
     link: Option<Arc<Link>>,
@@ -839,6 +842,10 @@ impl Actor {
             self.status.stderr_tail = link.stderr_tail();
         }
         self.show();
+        if self.status == self.published {
+            return;
+        }
+        self.published = self.status.clone();
         let written = self
             .store
             .set_status(self.key.clone(), self.status.clone(), self.verdict.clone())
