@@ -8,4 +8,14 @@
     reason = "a test fails by panicking, reads the clock and owns its tasks"
 )]
 
+mod bad_input;
+mod calls;
+mod crash;
 mod harness;
+mod lifecycle;
+mod listings;
+mod peers;
+mod questions;
+mod reflection;
+mod servers;
+mod updates;

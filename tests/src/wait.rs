@@ -9,10 +9,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Awaits something and panics with `what` when it takes longer than [`PATIENCE`].
 pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(output) => output,
-        Err(_elapsed) => panic!("waited {PATIENCE:?} in vain for: {what}"),
-    }
+    let output = tokio::time::timeout(PATIENCE, future).await;
+    output.unwrap_or_else(|_| panic!("waited {PATIENCE:?} in vain for: {what}"))
 }
 
 /// Asks again and again until the answer is `Some`; only for what cannot be awaited.
@@ -31,8 +29,6 @@ where
             pause = (pause * 2).min(Duration::from_millis(100));
         }
     };
-    match tokio::time::timeout(bound, attempts).await {
-        Ok(answer) => answer,
-        Err(_elapsed) => panic!("waited {bound:?} in vain for: {what}"),
-    }
+    let answer = tokio::time::timeout(bound, attempts).await;
+    answer.unwrap_or_else(|_| panic!("waited {bound:?} in vain for: {what}"))
 }
