@@ -24,7 +24,12 @@ impl Updates {
 
     /// The next response; `None` when the daemon ends the stream.
     pub async fn try_next(&mut self) -> Result<Option<StreamUpdatesResponse>, Status> {
-        let response = within("an update", self.stream.message()).await?;
+        within("an update", self.try_next_unbounded()).await
+    }
+
+    /// The same without a bound, for a reader that lives as long as the daemon.
+    pub async fn try_next_unbounded(&mut self) -> Result<Option<StreamUpdatesResponse>, Status> {
+        let response = self.stream.message().await?;
         if let Some(response) = &response
             && !response.resume_token.is_empty()
         {
