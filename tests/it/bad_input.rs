@@ -296,11 +296,16 @@ async fn namespaces_that_do_not_exist_or_cannot() {
 
 #[tokio::test]
 async fn arguments_over_the_limit() {
-    let daemon = TestDaemon::start().await;
+    let mebibyte: u32 = 1 << 20;
+    let daemon = TestDaemon::builder()
+        .set("limits.message_bytes", mebibyte)
+        .set("limits.grpc_message_bytes", mebibyte)
+        .start()
+        .await;
     let app = daemon.clients().await;
     let fake = FakeMcp::echo(true).await;
     app.add("s", http_spec("S", &fake.url())).await.unwrap();
-    let arguments = format!("{{\"text\":\"{}\"}}", "x".repeat(60 << 20));
+    let arguments = format!("{{\"text\":\"{}\"}}", "x".repeat(2 << 20));
     let status = app.call_tool("s", "echo", &arguments).await.unwrap_err();
     assert!(
         [Code::ResourceExhausted, Code::OutOfRange].contains(&status.code()),

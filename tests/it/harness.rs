@@ -48,6 +48,43 @@ async fn a_fake_notices_that_its_client_is_gone() {
     }
 }
 
+/// Reads an event stream until it holds a text.
+async fn read_until(mut stream: reqwest::Response, text: &str) -> String {
+    let mut read = String::new();
+    while !read.contains(text) {
+        let chunk = within("more of the stream", stream.chunk()).await.unwrap();
+        read.push_str(std::str::from_utf8(&chunk.expect("the stream goes on")).unwrap());
+    }
+    read
+}
+
+#[tokio::test]
+async fn a_fake_pushes_to_those_who_listen() {
+    let legacy = FakeMcp::echo(false).await;
+    let stream = reqwest::get(legacy.url()).await.unwrap();
+    legacy.notify("notifications/tools/list_changed").await;
+    read_until(stream, "tools/list_changed").await;
+
+    let modern = FakeMcp::echo(true).await;
+    assert_eq!(reqwest::get(modern.url()).await.unwrap().status(), 405);
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listen =
+        json!({"jsonrpc": "2.0", "id": "l", "method": "subscriptions/listen", "params": wanted});
+    let stream = post(&modern, listen).await;
+    modern.notify("notifications/tools/list_changed").await;
+    let read = read_until(stream, "tools/list_changed").await;
+    assert!(
+        read.contains("notifications/subscriptions/acknowledged"),
+        "{read}"
+    );
+    assert_eq!(
+        read.matches(r#""io.modelcontextprotocol/subscriptionId":"l""#)
+            .count(),
+        2,
+        "{read}"
+    );
+}
+
 #[tokio::test]
 async fn real_peers_listen() {
     let peers: Vec<HttpPeer> = vec![
@@ -58,4 +95,49 @@ async fn real_peers_listen() {
         catalogue::ts2_http("modern-only").await,
     ];
     assert_eq!(peers.len(), 5);
+}
+
+/// The official SDK as a client: what it understands, a fake says right.
+async fn lists_and_calls<T, E, A>(transport: T, modern: bool)
+where
+    T: rmcp::transport::IntoTransport<rmcp::RoleClient, E, A>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    use rmcp::service::{ClientLifecycleMode, ClientServiceExt as _};
+    let lifecycle = if modern {
+        ClientLifecycleMode::Discover {
+            preferred_versions: vec![rmcp::model::ProtocolVersion::V_2026_07_28],
+        }
+    } else {
+        ClientLifecycleMode::Initialize
+    };
+    let client = ().serve_with_lifecycle(transport, lifecycle).await.unwrap();
+    let tools = client.list_all_tools().await.unwrap();
+    assert_eq!(tools[0].name, "echo");
+    let call = rmcp::model::CallToolRequestParams::new("echo");
+    let arguments = json!({"n": 1}).as_object().unwrap().clone();
+    let result = client
+        .call_tool(call.with_arguments(arguments))
+        .await
+        .unwrap();
+    assert_eq!(result.content[0].as_text().unwrap().text, r#"{"n":1}"#);
+    client.cancel().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_official_client_understands_the_fakes() {
+    use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
+    for modern in [true, false] {
+        let fake = FakeMcp::echo(modern).await;
+        lists_and_calls(StreamableHttpClientTransport::from_uri(fake.url()), modern).await;
+
+        let scripts = tempfile::tempdir().unwrap();
+        let spec = Script::healthy(modern).spec("s", scripts.path()).await;
+        let Some(v1::server_spec::Transport::Stdio(stdio)) = spec.transport else {
+            panic!("a script runs as a process");
+        };
+        let mut command = tokio::process::Command::new(&stdio.command);
+        command.args(&stdio.args);
+        lists_and_calls(TokioChildProcess::new(command).unwrap(), modern).await;
+    }
 }

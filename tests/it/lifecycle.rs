@@ -220,7 +220,7 @@ async fn quick_attempts_are_counted() {
 #[tokio::test]
 async fn a_lost_server_comes_back_by_itself() {
     let daemon = TestDaemon::builder()
-        .set("reconnect.base_delay", "50ms")
+        .set("reconnect.liveness_interval", "100ms")
         .start()
         .await;
     let app = daemon.clients().await;

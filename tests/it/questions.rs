@@ -387,7 +387,7 @@ async fn a_human_may_take_longer_than_the_call_may() {
 #[tokio::test]
 async fn a_question_without_an_answer_expires() {
     let daemon = TestDaemon::builder()
-        .set("questions.expire", "300ms")
+        .set("questions.expiry", "1s")
         .start()
         .await;
     let app = daemon.clients().await;

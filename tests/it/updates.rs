@@ -14,6 +14,19 @@ async fn register(app: &Clients, id: &str) {
     app.add_with(request).await.unwrap();
 }
 
+async fn rename(app: &Clients, id: &str, name: String) {
+    let request = v1::UpdateServerRequest {
+        namespace: app.namespace(),
+        server_id: id.to_owned(),
+        spec: Some(http_spec(&name, "")),
+        update_mask: Some(prost_types::FieldMask {
+            paths: vec!["name".to_owned()],
+        }),
+        etag: String::new(),
+    };
+    app.servers().update_server(request).await.unwrap();
+}
+
 fn ids(held: &[Resource]) -> Vec<String> {
     let ids = held.iter().filter_map(|resource| match resource {
         Resource::Server(server) => Some(server.id.clone()),
@@ -101,7 +114,7 @@ async fn an_empty_snapshot_ends_too() {
 #[tokio::test]
 async fn an_idle_stream_shows_that_it_lives() {
     let daemon = TestDaemon::builder()
-        .set("updates.bookmark_interval", "50ms")
+        .set("updates.bookmark_interval", "100ms")
         .start()
         .await;
     let app = daemon.clients().await;
@@ -149,7 +162,7 @@ async fn a_stream_resumes_where_it_was_also_after_a_restart() {
 #[tokio::test]
 async fn a_token_that_is_too_old_foreign_or_nonsense_is_refused() {
     let daemon = TestDaemon::builder()
-        .set("updates.keep_count", 20_u32)
+        .set("updates.keep_count", 1000_u32)
         .start()
         .await;
     let app = daemon.clients().await;
@@ -158,11 +171,13 @@ async fn a_token_that_is_too_old_foreign_or_nonsense_is_refused() {
     register(&app, "old").await;
     until(&mut updates, "old").await;
     let token = updates.token();
-    for n in 0..200 {
-        register(&app, &format!("s{n}")).await;
+    for round in 0..25 {
+        let renames = (0..100).map(|n| rename(&app, "old", format!("name {round}-{n}")));
+        futures_util::future::join_all(renames).await;
     }
     expired(refused(&app, &token).await);
-    until(&mut updates, "s199").await;
+    register(&app, "late").await;
+    until(&mut updates, "late").await;
     let recent = updates.token();
     register(&app, "new").await;
     until(&mut app.updates(&recent).await, "new").await;

@@ -33,6 +33,10 @@ const FOREIGN_VARIABLES: &[&str] = &[
     "LISTEN_FDNAMES",
     "WATCHDOG_USEC",
     "RUST_LOG",
+    "STATE_DIRECTORY",
+    "RUNTIME_DIRECTORY",
+    "CONFIGURATION_DIRECTORY",
+    "CREDENTIALS_DIRECTORY",
 ];
 
 /// Builds all programs of the workspace, once per process, so that no test meets a stale daemon.
