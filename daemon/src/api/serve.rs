@@ -1,0 +1,411 @@
+//! The accept loop and what surrounds every RPC: caller, deadline, span, log line, graceful end.
+//!
+//! tonic's own server is not used because it answers `grpc-timeout` with CANCELLED and does not bound streams. Never
+//! decodes a message; never waits without a bound while it drains.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::task::TaskTracker;
+use tonic::body::Body;
+use tonic::service::Routes;
+use tonic::{Code, Status};
+use tower::Service;
+use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
+
+use super::context::RequestContext;
+use super::peer::caller_of;
+use crate::base::{Caller, Clock};
+use crate::error::{Error, Reason, Result};
+
+/// RPCs that one connection may run at the same time; more wait in the client.
+const STREAMS_PER_CONNECTION: u32 = 4_096;
+/// Streams that a client may reset before or while they are served, until the connection counts as hostile. The usual
+/// defaults (20 and 1,024) end the channel of an honest app that cancels many calls at once.
+const RESETS_PER_CONNECTION: usize = 16_384;
+/// Bytes that a client may send ahead per stream, and per connection.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes that are buffered per stream for a client that reads slowly.
+const SEND_BUFFER: usize = 1024 * 1024;
+/// Largest HTTP/2 frame that is accepted, in bytes.
+const FRAME: u32 = 256 * 1024;
+/// Size of the headers of one request, in bytes.
+const HEADERS: u32 = 64 * 1024;
+/// When an idle connection is pinged, and how long the answer may take.
+const PING_INTERVAL: Duration = Duration::from_mins(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after a failed accept, for example when the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Bounds of [`serve`].
+#[derive(Clone, Copy, Debug)]
+pub struct ServeOptions {
+    /// Connections that may be open at the same time, 1 to 65,536; one more is closed at once.
+    pub connections: usize,
+    /// How long running RPCs may go on after the shutdown began.
+    pub drain: Duration,
+}
+
+/// Serves the routes on the listener until `shutdown` is cancelled. Then it stops accepting, tells every client to go
+/// elsewhere (GOAWAY), lets running RPCs finish for `options.drain`, and drops the rest. Streams of health and
+/// reflection end at once. Long streams of other services should watch the same token.
+///
+/// Every task is spawned on `tracker`; when this function returns, no connection is left. Dropping the future stops
+/// accepting, but leaves open connections to end with `shutdown`.
+///
+/// # Errors
+/// INTERNAL if `options.connections` is out of bounds. A failed accept is logged and tried again.
+pub async fn serve(
+    listener: UnixListener,
+    routes: Routes,
+    options: ServeOptions,
+    shutdown: CancellationToken,
+    tracker: TaskTracker,
+) -> Result<()> {
+    let total = u32::try_from(options.connections)
+        .ok()
+        .filter(|total| (1..=65_536).contains(total))
+        .ok_or_else(|| Error::internal("the number of connections must be 1 to 65,536"))?;
+    let slots = Arc::new(Semaphore::new(options.connections));
+    let kill = CancellationToken::new();
+    let acceptor = Acceptor {
+        http: builder(&tracker),
+        routes: routes.prepare(),
+        shutdown: shutdown.clone(),
+        kill: kill.clone(),
+        tracker,
+    };
+    let mut full = false;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+                    full = false;
+                    acceptor.accept(stream, slot);
+                } else {
+                    // Once per shortage: a client that dials in a loop must not fill the log.
+                    if !full {
+                        warn!(
+                            limit = total,
+                            "connection refused: `limits.connections` are open"
+                        );
+                    }
+                    full = true;
+                }
+            }
+            Err(cause) => {
+                warn!(%cause, "accept failed");
+                tokio::select! {
+                    () = shutdown.cancelled() => break,
+                    () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+                }
+            }
+        }
+    }
+    drop(listener);
+    // All slots are free when all connections have ended.
+    if tokio::time::timeout(options.drain, slots.acquire_many(total))
+        .await
+        .is_err()
+    {
+        let left = options
+            .connections
+            .saturating_sub(slots.available_permits());
+        warn!(
+            connections = left,
+            "drain is over; the remaining connections are dropped"
+        );
+        kill.cancel();
+        let _ = slots.acquire_many(total).await;
+    }
+    Ok(())
+}
+
+/// Runs hyper's tasks where shutdown can wait for them.
+#[derive(Clone)]
+struct Tracked(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
+
+fn builder(tracker: &TaskTracker) -> http2::Builder<Tracked> {
+    let mut http = http2::Builder::new(Tracked(tracker.clone()));
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .max_pending_accept_reset_streams(RESETS_PER_CONNECTION)
+        .max_local_error_reset_streams(RESETS_PER_CONNECTION)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
+        .max_frame_size(FRAME)
+        .max_header_list_size(HEADERS)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .auto_date_header(false);
+    http
+}
+
+struct Acceptor {
+    http: http2::Builder<Tracked>,
+    routes: Routes,
+    shutdown: CancellationToken,
+    kill: CancellationToken,
+    tracker: TaskTracker,
+}
+
+impl Acceptor {
+    fn accept(&self, stream: UnixStream, slot: OwnedSemaphorePermit) {
+        let caller = match caller_of(&stream) {
+            Ok(caller) => caller,
+            Err(cause) => {
+                warn!(%cause, "connection refused");
+                return;
+            }
+        };
+        let edge = Edge {
+            routes: self.routes.clone(),
+            caller,
+            shutdown: self.shutdown.clone(),
+        };
+        let connection = self.http.serve_connection(TokioIo::new(stream), edge);
+        let shutdown = self.shutdown.clone();
+        let kill = self.kill.clone();
+        let span = debug_span!(
+            "connection",
+            caller.uid = caller.uid,
+            caller.pid = caller.pid
+        );
+        let task = async move {
+            let _slot = slot;
+            let mut connection = std::pin::pin!(connection);
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = shutdown.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    tokio::select! {
+                        ended = connection.as_mut() => ended,
+                        () = kill.cancelled() => Ok(()),
+                    }
+                }
+            };
+            if let Err(cause) = ended {
+                debug!(%cause, "connection ended with an error");
+            }
+        };
+        self.tracker.spawn(task.instrument(span));
+    }
+}
+
+/// What one connection does with each request.
+struct Edge {
+    routes: Routes,
+    caller: Caller,
+    shutdown: CancellationToken,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Edge {
+    type Response = Response<WatchedBody>;
+    type Error = Infallible;
+    type Future = Rpc;
+
+    fn call(&self, mut request: Request<Incoming>) -> Rpc {
+        let context = RequestContext::from_headers(self.caller, request.headers());
+        let request_id = context.as_ref().map_or("", |context| &*context.request_id);
+        let span = info_span!(
+            "rpc",
+            rpc = request.uri().path(),
+            caller.uid = self.caller.uid,
+            request_id,
+        );
+        let infrastructure = request.uri().path().starts_with("/grpc.");
+        let watch = Watch {
+            span,
+            started: Clock.now(),
+            ended: false,
+        };
+        let work = match context {
+            Ok(context) => {
+                request.extensions_mut().insert(context);
+                Work::Routed(self.routes.clone().call(request))
+            }
+            Err(error) => Work::Refused(Some(Status::from(error))),
+        };
+        Rpc {
+            work,
+            watch: Some(watch),
+            shutdown: infrastructure.then(|| self.shutdown.clone()),
+        }
+    }
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the usual one, and a box would cost every RPC an allocation"
+)]
+enum Work {
+    Routed(<Routes as Service<Request<Incoming>>>::Future),
+    Refused(Option<Status>),
+}
+
+/// One RPC until its response headers.
+struct Rpc {
+    work: Work,
+    watch: Option<Watch>,
+    shutdown: Option<CancellationToken>,
+}
+
+impl Future for Rpc {
+    type Output = Result<Response<WatchedBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let polled = {
+            let _entered = this.watch.as_ref().map(|watch| watch.span.enter());
+            match &mut this.work {
+                Work::Routed(future) => Pin::new(future).poll(cx),
+                Work::Refused(status) => {
+                    let status = status.take().unwrap_or_else(|| Status::internal(""));
+                    Poll::Ready(Ok(status.into_http::<Body>()))
+                }
+            }
+        };
+        let response = std::task::ready!(polled)?;
+        let mut watch = this.watch.take();
+        if let (Some(code), Some(watch)) = (code_in(response.headers()), &mut watch) {
+            watch.end(code);
+        }
+        let until = this.shutdown.take();
+        Poll::Ready(Ok(response.map(|inner| WatchedBody {
+            inner: Some(inner),
+            watch,
+            until: until.map(|token| Box::pin(token.cancelled_owned())),
+        })))
+    }
+}
+
+/// The status in headers or trailers.
+fn code_in(headers: &HeaderMap) -> Option<Code> {
+    let value = headers.get(Status::GRPC_STATUS)?;
+    Some(Code::from_bytes(value.as_bytes()))
+}
+
+/// A response body that notes the status at its end, and ends itself with the shutdown if `until` is set.
+struct WatchedBody {
+    inner: Option<Body>,
+    watch: Option<Watch>,
+    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+impl http_body::Body for WatchedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let Some(inner) = &mut this.inner else {
+            return Poll::Ready(None);
+        };
+        let polled = {
+            let _entered = this.watch.as_ref().map(|watch| watch.span.enter());
+            Pin::new(inner).poll_frame(cx)
+        };
+        match polled {
+            Poll::Ready(frame) => {
+                let code = match &frame {
+                    Some(Ok(frame)) => frame.trailers_ref().and_then(code_in),
+                    Some(Err(status)) => Some(status.code()),
+                    None => Some(Code::Ok),
+                };
+                if let (Some(code), Some(watch)) = (code, &mut this.watch) {
+                    watch.end(code);
+                }
+                Poll::Ready(frame)
+            }
+            Poll::Pending => {
+                let Some(until) = &mut this.until else {
+                    return Poll::Pending;
+                };
+                std::task::ready!(until.as_mut().poll(cx));
+                this.inner = None;
+                let status = Status::from(Error::new(Reason::Draining, "the daemon is stopping"));
+                let mut trailers = HeaderMap::new();
+                status.add_header(&mut trailers)?;
+                if let Some(watch) = &mut this.watch {
+                    watch.end(status.code());
+                }
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner
+            .as_ref()
+            .map_or_else(SizeHint::default, Body::size_hint)
+    }
+}
+
+/// Logs the end of an RPC once: quietly if it went well, louder if it did not. Dropped before the end, the caller
+/// went away.
+struct Watch {
+    span: Span,
+    started: Instant,
+    ended: bool,
+}
+
+impl Watch {
+    fn end(&mut self, code: Code) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let elapsed = Clock.now().saturating_duration_since(self.started);
+        let (status, elapsed_us) = (format_args!("{code:?}"), elapsed.as_micros());
+        let _entered = self.span.enter();
+        match code {
+            Code::Ok | Code::Cancelled => debug!(status, elapsed_us, "rpc ended"),
+            Code::Internal | Code::DataLoss => warn!(status, elapsed_us, "rpc ended"),
+            _ => info!(status, elapsed_us, "rpc ended"),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end(Code::Cancelled);
+    }
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

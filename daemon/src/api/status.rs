@@ -1,0 +1,278 @@
+//! From a domain error to a gRPC status: one table, one function.
+//!
+//! A status carries exactly one `ErrorInfo`. Everything in it is bounded, because it travels in HTTP/2 trailers and
+//! many clients refuse trailers above 8 KiB. Never adds what the error does not say.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::error::{Error, Reason, RpcError};
+
+/// `ErrorInfo.domain` of every status.
+pub const DOMAIN: &str = "mcpsidecar";
+/// Longest status message, in bytes; it appears twice, once of it percent-encoded.
+const MAX_MESSAGE: usize = 1024;
+/// Longest value of one fact, in bytes.
+const MAX_FACT: usize = 512;
+/// Room for all facts of a status, in bytes of keys and values.
+const MAX_FACTS: usize = 2048;
+/// Longest description of a violation, in bytes.
+const MAX_DESCRIPTION: usize = 512;
+/// When to try again if the error does not say, for reasons that pass by themselves.
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+
+/// The code of a reason. [`Reason::UpstreamError`] has a code per JSON-RPC error: see [`to_status`].
+#[must_use]
+pub fn code(reason: Reason) -> Code {
+    match reason {
+        Reason::InvalidField => Code::InvalidArgument,
+        Reason::CallerNotAllowed | Reason::DestinationBlocked => Code::PermissionDenied,
+        Reason::NamespaceNotFound
+        | Reason::ServerNotFound
+        | Reason::ToolNotFound
+        | Reason::ElicitationNotFound => Code::NotFound,
+        Reason::ServerIdTaken => Code::AlreadyExists,
+        Reason::SignInRequired
+        | Reason::NotConnected
+        | Reason::AlreadyResolved
+        | Reason::NotAnMcpServer => Code::FailedPrecondition,
+        Reason::NotSupported => Code::Unimplemented,
+        Reason::Superseded | Reason::EtagMismatch => Code::Aborted,
+        Reason::UpstreamUnreachable | Reason::OutcomeUnknown | Reason::Draining => {
+            Code::Unavailable
+        }
+        Reason::UpstreamTimeout | Reason::DeadlineExceeded => Code::DeadlineExceeded,
+        Reason::Cancelled => Code::Cancelled,
+        Reason::TooManyCalls | Reason::TooMany | Reason::MessageTooLarge => Code::ResourceExhausted,
+        Reason::ResumeTokenExpired => Code::OutOfRange,
+        Reason::UpstreamProtocol | Reason::UpstreamError => Code::Unknown,
+        Reason::StoreFailed | Reason::Internal => Code::Internal,
+    }
+}
+
+/// The code of a JSON-RPC error (MCP 2026-07-28, JSON-RPC 2.0 section 5.1).
+fn upstream_code(rpc: &RpcError) -> Code {
+    match rpc.code {
+        -32602 => Code::InvalidArgument,
+        -32601 => Code::Unimplemented,
+        -32002 => Code::NotFound,
+        _ => Code::Unknown,
+    }
+}
+
+/// The status of an error, with its details. Texts beyond their bounds are cut; `data` of a JSON-RPC error that does
+/// not fit is left out and `data_truncated` says how many bytes it had.
+#[must_use]
+pub fn to_status(error: &Error) -> Status {
+    let reason = error.reason();
+    let code = error.rpc().map_or_else(|| code(reason), upstream_code);
+    let message = cut(error.message(), MAX_MESSAGE);
+    let description = cut(&message, MAX_DESCRIPTION);
+    let mut details = ErrorDetails::new();
+    details.set_error_info(reason.as_str(), DOMAIN, metadata(error));
+    if let Some(field) = error.field() {
+        details.add_bad_request_violation(cut(field, MAX_FACT), description.clone());
+    }
+    match code {
+        Code::FailedPrecondition => {
+            let subject = subject(error);
+            details.add_precondition_failure_violation(reason.as_str(), subject, description);
+        }
+        Code::ResourceExhausted => {
+            details.add_quota_failure_violation(subject(error), description);
+        }
+        _ => {}
+    }
+    let passing = matches!(reason, Reason::Draining | Reason::UpstreamUnreachable);
+    let delay = error
+        .retry_delay()
+        .or_else(|| passing.then_some(DEFAULT_RETRY));
+    if delay.is_some() {
+        details.set_retry_info(delay);
+    }
+    Status::with_error_details(code, message, details)
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        to_status(&error)
+    }
+}
+
+/// What a violation is about: the server, if the error names one.
+fn subject(error: &Error) -> String {
+    let mut facts = error.facts().iter();
+    let server = facts.find(|(key, _)| matches!(*key, "server" | "server_id"));
+    server.map_or_else(String::new, |(_, value)| cut(value, MAX_FACT))
+}
+
+/// The facts that fit, in the order in which they were added; the JSON-RPC error comes first.
+fn metadata(error: &Error) -> HashMap<String, String> {
+    let mut metadata = HashMap::new();
+    let mut room = MAX_FACTS;
+    let mut add = |key: &str, value: String| {
+        let size = key.len() + value.len();
+        let fits = size <= room && !metadata.contains_key(key);
+        if fits {
+            room -= size;
+            metadata.insert(key.to_owned(), value);
+        }
+        fits
+    };
+    if let Some(rpc) = error.rpc() {
+        add("jsonrpc_code", rpc.code.to_string());
+        add("jsonrpc_message", cut(&rpc.message, MAX_FACT));
+    }
+    for (key, value) in error.facts() {
+        add(key, cut(value, MAX_FACT));
+    }
+    if let Some(data) = error.rpc().and_then(|rpc| rpc.data.as_ref()) {
+        // Whole or not at all: half a JSON text is of no use.
+        if !add("data_json", data.clone()) {
+            add("data_truncated", data.len().to_string());
+        }
+    }
+    metadata
+}
+
+/// At most `max` bytes, cut between characters and marked.
+fn cut(text: &str, max: usize) -> String {
+    const MARK: &str = "...";
+    if text.len() <= max {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(max - MARK.len());
+    format!("{}{MARK}", text.get(..end).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::time::Duration;
+
+    use tonic::Code;
+    use tonic_types::StatusExt;
+
+    use super::{DOMAIN, to_status};
+    use crate::error::{Error, Reason, RpcError};
+
+    fn upstream(code: i64, message: &str, data: Option<String>) -> Error {
+        Error::upstream(RpcError {
+            code,
+            message: message.to_owned(),
+            data,
+        })
+    }
+
+    #[test]
+    fn every_reason_has_its_status() {
+        let mut table = String::new();
+        for reason in Reason::ALL {
+            let error = Error::new(*reason, "what is wrong").with("server", "s");
+            let status = to_status(&error);
+            let details = status.get_error_details();
+            let info = details.error_info().unwrap();
+            assert_eq!(info.domain, DOMAIN);
+            assert_eq!(info.reason, reason.as_str());
+            let mut extras = String::new();
+            for (shown, name) in [
+                (details.retry_info().is_some(), " +RetryInfo"),
+                (details.quota_failure().is_some(), " +QuotaFailure"),
+                (
+                    details.precondition_failure().is_some(),
+                    " +PreconditionFailure",
+                ),
+            ] {
+                extras.push_str(if shown { name } else { "" });
+            }
+            writeln!(table, "{reason} {:?}{extras}", status.code()).unwrap();
+        }
+        insta::assert_snapshot!(table, @r"
+        INVALID_FIELD InvalidArgument
+        CALLER_NOT_ALLOWED PermissionDenied
+        DESTINATION_BLOCKED PermissionDenied
+        NAMESPACE_NOT_FOUND NotFound
+        SERVER_NOT_FOUND NotFound
+        TOOL_NOT_FOUND NotFound
+        ELICITATION_NOT_FOUND NotFound
+        SERVER_ID_TAKEN AlreadyExists
+        SIGN_IN_REQUIRED FailedPrecondition +PreconditionFailure
+        NOT_CONNECTED FailedPrecondition +PreconditionFailure
+        NOT_SUPPORTED Unimplemented
+        ALREADY_RESOLVED FailedPrecondition +PreconditionFailure
+        SUPERSEDED Aborted
+        UPSTREAM_UNREACHABLE Unavailable +RetryInfo
+        NOT_AN_MCP_SERVER FailedPrecondition +PreconditionFailure
+        UPSTREAM_PROTOCOL Unknown
+        OUTCOME_UNKNOWN Unavailable
+        UPSTREAM_TIMEOUT DeadlineExceeded
+        DEADLINE_EXCEEDED DeadlineExceeded
+        CANCELLED Cancelled
+        DRAINING Unavailable +RetryInfo
+        ETAG_MISMATCH Aborted
+        TOO_MANY_CALLS ResourceExhausted +QuotaFailure
+        TOO_MANY ResourceExhausted +QuotaFailure
+        MESSAGE_TOO_LARGE ResourceExhausted +QuotaFailure
+        RESUME_TOKEN_EXPIRED OutOfRange
+        UPSTREAM_ERROR Unknown
+        STORE_FAILED Internal
+        INTERNAL Internal
+        ");
+    }
+
+    #[test]
+    fn a_wrong_field_is_named() {
+        let status = to_status(&Error::invalid("spec.http.url", "`x` is not a URL"));
+        let details = status.get_error_details();
+        let violations = &details.bad_request().unwrap().field_violations;
+        assert_eq!(violations.len(), 1);
+        assert_eq!(violations[0].field, "spec.http.url");
+        assert_eq!(violations[0].description, "`x` is not a URL");
+    }
+
+    #[test]
+    fn json_rpc_errors_keep_code_message_and_data() {
+        for (rpc, expected) in [
+            (-32602, Code::InvalidArgument),
+            (-32601, Code::Unimplemented),
+            (-32002, Code::NotFound),
+            (-32603, Code::Unknown),
+            (7, Code::Unknown),
+        ] {
+            let status = to_status(&upstream(rpc, "no", Some("{\"a\":1.10}".to_owned())));
+            assert_eq!(status.code(), expected, "{rpc}");
+            let info = status.get_details_error_info().unwrap();
+            assert_eq!(info.metadata["jsonrpc_code"], rpc.to_string());
+            assert_eq!(info.metadata["jsonrpc_message"], "no");
+            assert_eq!(info.metadata["data_json"], "{\"a\":1.10}");
+        }
+    }
+
+    #[test]
+    fn a_status_fits_into_the_trailers_of_every_client() {
+        let error = upstream(-32000, &"ä".repeat(5_000), Some("x".repeat(1 << 20)))
+            .with("server", "s".repeat(5_000))
+            .with("url", "u".repeat(5_000));
+        let status = to_status(&error);
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!(info.metadata["data_truncated"], (1 << 20).to_string());
+        assert!(!info.metadata.contains_key("data_json"));
+        let mut headers = http::HeaderMap::new();
+        status.add_header(&mut headers).unwrap();
+        let size: usize = headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + 32)
+            .sum();
+        assert!(size < 8 * 1024, "{size}");
+    }
+
+    #[test]
+    fn a_retry_delay_is_passed_on() {
+        let error = Error::new(Reason::TooMany, "x").retry_after(Duration::from_millis(1_500));
+        let retry = to_status(&error).get_details_retry_info().unwrap();
+        assert_eq!(retry.retry_delay, Some(Duration::from_millis(1_500)));
+    }
+}

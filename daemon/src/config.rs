@@ -1,0 +1,329 @@
+//! What the operator can set: every key with its unit, default and bounds, and the validated result.
+//!
+//! Says what the values are; [`load`] says where they come from. Never reads the store, never opens a socket, and holds
+//! no secret: keys are files that are named here and read elsewhere.
+
+pub mod duration;
+pub mod load;
+pub mod rules;
+mod validate;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use load::{ConfigError, Environment, Sources};
+pub use rules::{AccessRule, HostRule, NamespacePattern, SocketMode};
+
+/// The configuration of the daemon. Made by [`Config::load`]; `Config::default()` is for tests.
+///
+/// Durations are written with a unit (`500ms`, `30s`, `10m`, `1h30m`), sizes are in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Where the daemon keeps its state; absolute. Default: `$STATE_DIRECTORY`, else `/var/lib/mcp-sidecar` as root and
+    /// `$XDG_STATE_HOME/mcp-sidecar` or `~/.local/state/mcp-sidecar` otherwise.
+    pub data_dir: PathBuf,
+    /// Who may use which namespaces. Default: empty, everyone who can open the socket may use every namespace. With at
+    /// least one rule, what no rule permits is denied.
+    pub access: Vec<AccessRule>,
+    /// The application socket.
+    pub socket: SocketConfig,
+    /// Log output.
+    pub log: LogConfig,
+    /// Bounds on waiting.
+    pub timeouts: TimeoutConfig,
+    /// Bounds on sizes and counts.
+    pub limits: LimitConfig,
+    /// Which addresses may be connected to.
+    pub policy: PolicyConfig,
+    /// The update log.
+    pub updates: UpdateConfig,
+    /// Reconnection and freshness.
+    pub reconnect: ReconnectConfig,
+    /// Questions of servers.
+    pub questions: QuestionConfig,
+    /// Encryption at rest.
+    pub vault: VaultConfig,
+    /// Servers that are child processes.
+    pub stdio: StdioConfig,
+}
+
+/// Section `socket`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SocketConfig {
+    /// Path of the application socket; absolute, at most 107 bytes. Default: `app.sock` in `$RUNTIME_DIRECTORY`, else
+    /// in `/run/mcp-sidecar` as root and `$XDG_RUNTIME_DIR/mcp-sidecar` otherwise, else in `data_dir`. Not used when
+    /// the service manager passes a socket.
+    pub path: PathBuf,
+    /// Permissions of the socket as an octal string. Default `"0660"`; at most `"0777"`.
+    pub mode: SocketMode,
+}
+
+/// Section `log`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogConfig {
+    /// What is logged, as directives of `tracing_subscriber::EnvFilter`. Default `"info"`.
+    pub filter: String,
+    /// Form of the lines on standard error. Default `"text"`.
+    pub format: LogFormat,
+}
+
+/// Form of log lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Section `timeouts`. Servers may set their own `connect`, `call_idle` and `call`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TimeoutConfig {
+    /// Opening a transport, finding the era and the handshake. Default 20s; 100ms to 10m.
+    #[serde(with = "duration")]
+    pub connect: Duration,
+    /// One probe while the era is being found. Default 5s; 100ms to `connect`.
+    #[serde(with = "duration")]
+    pub probe: Duration,
+    /// A call without any sign of life from the server. Default 30s; 100ms to 24h.
+    #[serde(with = "duration")]
+    pub call_idle: Duration,
+    /// A call as a whole, without the time that is spent waiting for a human. Default 10m; 100ms to 24h.
+    #[serde(with = "duration")]
+    pub call: Duration,
+    /// Longest wait of one waiting RPC, whatever it asks for. Default 10m; 100ms to 24h.
+    #[serde(with = "duration")]
+    pub wait_max: Duration,
+    /// Grace per step when a server is stopped (close, terminate, kill). Default 5s; 10ms to 5m.
+    #[serde(with = "duration")]
+    pub close: Duration,
+    /// How long running RPCs may go on when the daemon stops. Default 20s; 0s to 10m.
+    #[serde(with = "duration")]
+    pub drain: Duration,
+}
+
+/// Section `limits`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitConfig {
+    /// One message from a server, in bytes after decompression. Default 64 MiB; 64 KiB to 1 GiB.
+    pub message_bytes: usize,
+    /// One gRPC message, in bytes. Default 72 MiB; 64 KiB to 1 GiB, and not less than `message_bytes`.
+    pub grpc_message_bytes: usize,
+    /// Pages that are read of one list. Default 200; 1 to 10,000.
+    pub list_pages: usize,
+    /// Entries that are kept of one list. Default 10,000; 1 to 1,000,000.
+    pub list_items: usize,
+    /// Calls that run at the same time per server. Default 512; 1 to 65,536.
+    pub calls_per_server: usize,
+    /// Registered servers, over all namespaces. Default 2,000; 1 to 100,000.
+    pub servers: usize,
+    /// Rounds of questions (`input_required`) in one call. Default 10; 1 to 1,000.
+    pub rounds: usize,
+    /// Update streams that are open at the same time. Default 1,024; 1 to 65,536.
+    pub subscribers: usize,
+    /// What is kept of a child process's standard error, in bytes. Default 4,096; 0 to 1 MiB.
+    pub stderr_tail_bytes: usize,
+    /// Connections of apps that are open at the same time. Default 1,024; 1 to 65,536.
+    pub connections: usize,
+}
+
+/// Section `policy`. `block` wins over everything; then `allow` and the two switches; then the built-in ranges.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PolicyConfig {
+    /// Whether 127.0.0.0/8 and ::1 may be connected to. Default true.
+    pub allow_loopback: bool,
+    /// Whether private networks may be connected to: 10/8, 172.16/12, 192.168/16, 100.64/10, fc00::/7. Default false.
+    /// Link-local addresses stay blocked.
+    pub allow_private: bool,
+    /// Exceptions from the built-in ranges: addresses, CIDR networks, host names or `*.` and a domain. At most 1,000.
+    /// A host name lets that name resolve to any address outside `block`.
+    pub allow: Vec<HostRule>,
+    /// What is never connected to, in the same forms. At most 1,000.
+    pub block: Vec<HostRule>,
+}
+
+/// Section `updates`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UpdateConfig {
+    /// Changes that are kept for resumption. Default 100,000; 1,000 to 10,000,000.
+    pub keep_count: u64,
+    /// How long changes are kept for resumption. Default 24h; 1m to 8760h.
+    #[serde(with = "duration")]
+    pub keep_age: Duration,
+    /// Interval of bookmarks on an idle update stream. Default 15s; 100ms to 1h.
+    #[serde(with = "duration")]
+    pub bookmark_interval: Duration,
+}
+
+/// Section `reconnect`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReconnectConfig {
+    /// Longest delay between two attempts in the background. Default 5m; 1s to 24h.
+    #[serde(with = "duration")]
+    pub max_delay: Duration,
+    /// How often an idle connection is checked. Default 30s; 100ms to 1h.
+    #[serde(with = "duration")]
+    pub liveness_interval: Duration,
+    /// How often lists are read again when the server pushes no changes. Default 5m; 1s to 24h.
+    #[serde(with = "duration")]
+    pub list_refresh_interval: Duration,
+}
+
+/// Section `questions`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QuestionConfig {
+    /// How long a question stays open. Default 1h; 1s to 720h.
+    #[serde(with = "duration")]
+    pub expiry: Duration,
+    /// Open questions per server. Default 1,000; 1 to 100,000.
+    pub max_pending_per_server: usize,
+}
+
+/// Section `vault`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VaultConfig {
+    /// File with the key that encrypts secrets at rest; absolute. Default: none, a key is made in `data_dir`.
+    pub key_file: Option<PathBuf>,
+}
+
+/// Section `stdio`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StdioConfig {
+    /// Whether apps may register servers that are child processes of the daemon. Default true.
+    pub enabled: bool,
+    /// Environment variables of the daemon that child processes get. At most 256. Never add what holds a secret.
+    pub pass_env: Vec<String>,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            filter: "info".to_owned(),
+            format: LogFormat::Text,
+        }
+    }
+}
+
+impl Default for TimeoutConfig {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(20),
+            probe: Duration::from_secs(5),
+            call_idle: Duration::from_secs(30),
+            call: Duration::from_mins(10),
+            wait_max: Duration::from_mins(10),
+            close: Duration::from_secs(5),
+            drain: Duration::from_secs(20),
+        }
+    }
+}
+
+impl Default for LimitConfig {
+    fn default() -> Self {
+        Self {
+            message_bytes: 64 * 1024 * 1024,
+            grpc_message_bytes: 72 * 1024 * 1024,
+            list_pages: 200,
+            list_items: 10_000,
+            calls_per_server: 512,
+            servers: 2_000,
+            rounds: 10,
+            subscribers: 1_024,
+            stderr_tail_bytes: 4_096,
+            connections: 1_024,
+        }
+    }
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self {
+            allow_loopback: true,
+            allow_private: false,
+            allow: Vec::new(),
+            block: Vec::new(),
+        }
+    }
+}
+
+impl Default for UpdateConfig {
+    fn default() -> Self {
+        Self {
+            keep_count: 100_000,
+            keep_age: Duration::from_hours(24),
+            bookmark_interval: Duration::from_secs(15),
+        }
+    }
+}
+
+impl Default for ReconnectConfig {
+    fn default() -> Self {
+        Self {
+            max_delay: Duration::from_mins(5),
+            liveness_interval: Duration::from_secs(30),
+            list_refresh_interval: Duration::from_mins(5),
+        }
+    }
+}
+
+impl Default for QuestionConfig {
+    fn default() -> Self {
+        Self {
+            expiry: Duration::from_hours(1),
+            max_pending_per_server: 1_000,
+        }
+    }
+}
+
+impl Default for StdioConfig {
+    fn default() -> Self {
+        let names = [
+            "PATH",
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "LANG",
+            "LC_ALL",
+            "TZ",
+            "TMPDIR",
+            "SHELL",
+            "XDG_RUNTIME_DIR",
+            "XDG_CACHE_HOME",
+            "XDG_CONFIG_HOME",
+            "XDG_DATA_HOME",
+        ];
+        Self {
+            enabled: true,
+            pass_env: names.map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+impl Config {
+    /// The configuration as a TOML file that would give the same one. It holds no secret.
+    ///
+    /// # Errors
+    /// INTERNAL if it cannot be written as TOML, for example because of a path that is not UTF-8.
+    pub fn to_toml(&self) -> crate::error::Result<String> {
+        toml::to_string(self).map_err(|cause| {
+            crate::error::Error::internal(format!(
+                "the configuration cannot be shown as TOML: {cause}"
+            ))
+        })
+    }
+}

@@ -1,0 +1,251 @@
+//! Where values come from, and what the operator is told about wrong ones.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Config, Environment, Sources};
+use crate::config::{LogFormat, SocketMode};
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    Environment {
+        variables: variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect(),
+        root: false,
+        system_file: PathBuf::from("/nonexistent/config.toml"),
+    }
+}
+
+fn at_home(variables: &[(&str, &str)]) -> Sources {
+    let mut environment = environment(variables);
+    environment
+        .variables
+        .insert("HOME".into(), "/home/someone".into());
+    Sources {
+        environment,
+        ..Sources::default()
+    }
+}
+
+fn with_file(text: &str) -> (tempfile::TempDir, Sources) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    std::fs::write(&path, text).unwrap();
+    let mut sources = at_home(&[]);
+    sources.file = Some(path);
+    (dir, sources)
+}
+
+fn problems(sources: &Sources) -> Vec<String> {
+    Config::load(sources).unwrap_err().problems().to_vec()
+}
+
+fn file_problems(text: &str) -> Vec<String> {
+    let (dir, sources) = with_file(text);
+    let dir = dir.path().display().to_string();
+    problems(&sources)
+        .iter()
+        .map(|problem| problem.replace(&dir, "DIR"))
+        .collect()
+}
+
+#[test]
+fn later_sources_win() {
+    let (_dir, mut sources) = with_file(
+        "[timeouts]\nconnect = \"1s\"\nprobe = \"500ms\"\n[log]\nfilter = \"warn\"\nformat = \"json\"\n",
+    );
+    sources.environment.variables.extend([
+        ("MCP_SIDECARD_LOG__FILTER".into(), "debug".into()),
+        ("MCP_SIDECARD_SOCKET__MODE".into(), "0600".into()),
+        ("MCP_SIDECARD_LIMITS__SERVERS".into(), "12".into()),
+        ("MCP_SIDECARD_STDIO__PASS_ENV".into(), "PATH, HOME".into()),
+    ]);
+    sources.set = vec!["limits.servers=13".to_owned()];
+    sources.socket = Some(PathBuf::from("/tmp/x.sock"));
+    let config = Config::load(&sources).unwrap();
+    assert_eq!(config.timeouts.connect, Duration::from_secs(1));
+    assert_eq!(config.timeouts.call, Duration::from_mins(10));
+    assert_eq!(config.log.filter, "debug");
+    assert_eq!(config.log.format, LogFormat::Json);
+    assert_eq!(config.socket.mode, SocketMode(0o600));
+    assert_eq!(config.limits.servers, 13);
+    assert_eq!(config.stdio.pass_env, ["PATH", "HOME"]);
+    assert_eq!(config.socket.path, Path::new("/tmp/x.sock"));
+}
+
+#[test]
+fn directories_follow_the_surroundings() {
+    let places = |variables: &[(&str, &str)], root: bool| {
+        let mut environment = environment(variables);
+        environment.root = root;
+        let sources = Sources {
+            environment,
+            ..Sources::default()
+        };
+        let config = Config::load(&sources).unwrap();
+        let shown = [config.data_dir, config.socket.path];
+        shown.map(|path| path.display().to_string())
+    };
+    assert_eq!(
+        places(&[("HOME", "/h")], false),
+        [
+            "/h/.local/state/mcp-sidecar",
+            "/h/.local/state/mcp-sidecar/app.sock"
+        ]
+    );
+    assert_eq!(
+        places(
+            &[("XDG_STATE_HOME", "/s"), ("XDG_RUNTIME_DIR", "/r")],
+            false
+        ),
+        ["/s/mcp-sidecar", "/r/mcp-sidecar/app.sock"]
+    );
+    assert_eq!(
+        places(&[("HOME", "/root"), ("XDG_RUNTIME_DIR", "/r")], true),
+        ["/var/lib/mcp-sidecar", "/run/mcp-sidecar/app.sock"]
+    );
+    assert_eq!(
+        places(
+            &[
+                ("STATE_DIRECTORY", "/sd/a:/sd/b"),
+                ("RUNTIME_DIRECTORY", "/rd")
+            ],
+            true
+        ),
+        ["/sd/a", "/rd/app.sock"]
+    );
+    let (dir, mut sources) = with_file("");
+    sources.data_dir = Some(dir.path().join("data"));
+    let config = Config::load(&sources).unwrap();
+    assert_eq!(config.socket.path, dir.path().join("data/app.sock"));
+}
+
+#[test]
+fn the_file_is_found_without_a_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let user = dir.path().join("mcp-sidecar/config.toml");
+    std::fs::create_dir(user.parent().unwrap()).unwrap();
+    std::fs::write(&user, "[limits]\nservers = 7\n").unwrap();
+    let mut sources = at_home(&[("XDG_CONFIG_HOME", dir.path().to_str().unwrap())]);
+    assert_eq!(Config::load(&sources).unwrap().limits.servers, 7);
+
+    let named = dir.path().join("named.toml");
+    std::fs::write(&named, "[limits]\nservers = 8\n").unwrap();
+    let variables = &mut sources.environment.variables;
+    variables.insert("MCP_SIDECARD_CONFIG".into(), named.clone().into());
+    assert_eq!(Config::load(&sources).unwrap().limits.servers, 8);
+
+    sources.environment = at_home(&[]).environment;
+    sources.environment.system_file = named;
+    assert_eq!(Config::load(&sources).unwrap().limits.servers, 8);
+
+    sources.file = Some(dir.path().join("absent.toml"));
+    assert!(problems(&sources)[0].contains("cannot be read"));
+}
+
+#[test]
+fn every_problem_of_a_file_is_told_at_once() {
+    let found = file_problems(
+        r#"
+datadir = "/x"
+[timeouts]
+conect = "1s"
+call = 30
+probe = "soon"
+drain = "11m"
+[socket]
+mode = "rw"
+[log]
+format = "xml"
+[limits]
+servers = "many"
+rounds = 0
+[policy]
+allow = ["10.0.0.0/33"]
+[[access]]
+uuid = 1
+namespaces = ["a"]
+"#,
+    );
+    insta::assert_snapshot!(found.join("\n"),@r##"
+    file `DIR/config.toml`: unknown key `datadir`; did you mean `data_dir`?
+    file `DIR/config.toml`: unknown key `timeouts.conect`; did you mean `timeouts.connect`?
+    file `DIR/config.toml`: unknown key `access.0.uuid`; did you mean `uid`?
+    file `DIR/config.toml`: `limits.servers` is `many`; write a whole number
+    file `DIR/config.toml`: `log.format` is `xml`; write one of "text", "json"
+    file `DIR/config.toml`: `policy.allow.0`: `10.0.0.0/33` is no address, network or host name; write for example "10.1.2.3", "10.0.0.0/8", "intranet.example" or "*.intranet.example" (international names in punycode)
+    file `DIR/config.toml`: `socket.mode`: `rw` is not a mode; write octal digits, such as "0660"
+    file `DIR/config.toml`: `timeouts.call` is `30`; write a duration with a unit, such as "30s", "500ms" or "1h"
+    file `DIR/config.toml`: `timeouts.probe` is `soon`; write a duration with a unit, such as "30s", "500ms" or "1h"
+    file `DIR/config.toml`: `timeouts.drain` is 11m; it must be between 0s and 10m
+    file `DIR/config.toml`: `limits.rounds` is 0; it must be between 1 and 1000
+    "##);
+}
+
+#[test]
+fn variables_and_flags_are_held_to_the_same_rules() {
+    let mut sources = at_home(&[
+        ("MCP_SIDECARD_LOG__FILTR", "info"),
+        ("MCP_SIDECARD_TIMEOUTS", "1s"),
+        ("MCP_SIDECARD_LIMITS__SERVERS", "lots"),
+        ("MCP_SIDECARD_POLICY__ALLOW_PRIVATE", "yes"),
+        ("MCP_SIDECARD_ACCESS", "[{uid=1,namespaces=[]}]"),
+    ]);
+    sources.set = vec![
+        "zzz=1".to_owned(),
+        "novalue".to_owned(),
+        "timeouts.call=1ms".to_owned(),
+    ];
+    insta::assert_snapshot!(problems(&sources).join("\n"),@r##"
+    environment variable `MCP_SIDECARD_LOG__FILTR`: unknown key `log.filtr`; did you mean `log.filter`?
+    environment variable `MCP_SIDECARD_TIMEOUTS`: `timeouts` is a section; set one of its keys, such as `timeouts.call`
+    flag `--set zzz=1`: unknown key `zzz`; `--print-config` shows all keys
+    flag `--set novalue`: write it as `key=value`
+    environment variable `MCP_SIDECARD_LIMITS__SERVERS`: `limits.servers` is `lots`; write a whole number
+    environment variable `MCP_SIDECARD_POLICY__ALLOW_PRIVATE`: `policy.allow_private` is `yes`; write true or false
+    flag `--set timeouts.call=1ms`: `timeouts.call` is 1ms; it must be between 100ms and 1day
+    environment variable `MCP_SIDECARD_ACCESS`: `access.0.namespaces` is empty; name the namespaces, or write ["*"] for all
+    "##);
+}
+
+#[test]
+fn a_file_that_is_not_toml_says_where() {
+    let found = file_problems("[socket]\nmode = 0660\n");
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].contains("DIR/config.toml` is not TOML"),
+        "{found:?}"
+    );
+    assert!(found[0].contains('2'), "{found:?}");
+}
+
+#[test]
+fn without_a_home_the_remedy_is_named() {
+    let sources = Sources {
+        environment: environment(&[]),
+        ..Sources::default()
+    };
+    assert!(problems(&sources)[0].contains("set HOME or XDG_STATE_HOME"));
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_is_refused() {
+    let mut sources = at_home(&[]);
+    sources.socket = Some(PathBuf::from(format!("/{}", "a".repeat(120))));
+    let found = problems(&sources);
+    assert!(
+        found[0].contains("121 bytes") && found[0].contains("--socket"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn what_is_printed_gives_the_same_configuration() {
+    let (_dir, sources) = with_file(
+        "[policy]\nallow = [\"10.0.0.0/8\", \"*.corp.example\"]\n[[access]]\nuid = 1000\nnamespaces = [\"team-*\"]\n",
+    );
+    let config = Config::load(&sources).unwrap();
+    let (_dir, again) = with_file(&config.to_toml().unwrap());
+    assert_eq!(Config::load(&again).unwrap(), config);
+}

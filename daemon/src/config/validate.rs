@@ -1,0 +1,232 @@
+//! The bounds of configuration values, as one table. Never changes a value.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Config, duration};
+
+/// What is wrong with one key: its full name and the rest of the sentence.
+pub(super) struct Problem {
+    /// For example `timeouts.connect`.
+    pub(super) key: String,
+    /// For example "is 0s; it must be between 100ms and 10m".
+    pub(super) text: String,
+}
+
+const MILLI: Duration = Duration::from_millis(1);
+const TENTH: Duration = Duration::from_millis(100);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+const GIB: usize = 1024 * MIB;
+
+/// Longest path of a Unix socket on Linux, without the final NUL.
+pub(super) const MAX_SOCKET_PATH: usize = 107;
+
+/// Every bound that is broken, in the order of the table.
+pub(super) fn problems(config: &Config) -> Vec<Problem> {
+    let mut found = Vec::new();
+    durations(config, &mut found);
+    counts(config, &mut found);
+    paths(config, &mut found);
+    others(config, &mut found);
+    found
+}
+
+fn between<T: PartialOrd + Copy>(
+    found: &mut Vec<Problem>,
+    key: &str,
+    value: T,
+    min: T,
+    max: T,
+    show: impl Fn(&T) -> String,
+) {
+    if value < min || value > max {
+        found.push(Problem {
+            key: key.to_owned(),
+            text: format!(
+                "is {}; it must be between {} and {}",
+                show(&value),
+                show(&min),
+                show(&max)
+            ),
+        });
+    }
+}
+
+fn durations(config: &Config, found: &mut Vec<Problem>) {
+    let timeouts = &config.timeouts;
+    let reconnect = &config.reconnect;
+    let updates = &config.updates;
+    let probe_max = timeouts.connect.max(TENTH);
+    let table = [
+        ("timeouts.connect", timeouts.connect, TENTH, 10 * MINUTE),
+        ("timeouts.probe", timeouts.probe, TENTH, probe_max),
+        ("timeouts.call_idle", timeouts.call_idle, TENTH, DAY),
+        ("timeouts.call", timeouts.call, TENTH, DAY),
+        ("timeouts.wait_max", timeouts.wait_max, TENTH, DAY),
+        ("timeouts.close", timeouts.close, 10 * MILLI, 5 * MINUTE),
+        (
+            "timeouts.drain",
+            timeouts.drain,
+            Duration::ZERO,
+            10 * MINUTE,
+        ),
+        ("updates.keep_age", updates.keep_age, MINUTE, 365 * DAY),
+        (
+            "updates.bookmark_interval",
+            updates.bookmark_interval,
+            TENTH,
+            HOUR,
+        ),
+        ("reconnect.max_delay", reconnect.max_delay, SECOND, DAY),
+        (
+            "reconnect.liveness_interval",
+            reconnect.liveness_interval,
+            TENTH,
+            HOUR,
+        ),
+        (
+            "reconnect.list_refresh_interval",
+            reconnect.list_refresh_interval,
+            SECOND,
+            DAY,
+        ),
+        (
+            "questions.expiry",
+            config.questions.expiry,
+            SECOND,
+            30 * DAY,
+        ),
+    ];
+    for (key, value, min, max) in table {
+        between(found, key, value, min, max, |value| {
+            duration::format(*value)
+        });
+    }
+}
+
+fn counts(config: &Config, found: &mut Vec<Problem>) {
+    let limits = &config.limits;
+    let pending = config.questions.max_pending_per_server;
+    let grpc_min = limits.message_bytes.clamp(64 * KIB, GIB);
+    let table = [
+        ("limits.message_bytes", limits.message_bytes, 64 * KIB, GIB),
+        (
+            "limits.grpc_message_bytes",
+            limits.grpc_message_bytes,
+            grpc_min,
+            GIB,
+        ),
+        ("limits.list_pages", limits.list_pages, 1, 10_000),
+        ("limits.list_items", limits.list_items, 1, 1_000_000),
+        (
+            "limits.calls_per_server",
+            limits.calls_per_server,
+            1,
+            65_536,
+        ),
+        ("limits.servers", limits.servers, 1, 100_000),
+        ("limits.rounds", limits.rounds, 1, 1_000),
+        ("limits.subscribers", limits.subscribers, 1, 65_536),
+        ("limits.stderr_tail_bytes", limits.stderr_tail_bytes, 0, MIB),
+        ("limits.connections", limits.connections, 1, 65_536),
+        ("questions.max_pending_per_server", pending, 1, 100_000),
+        ("policy.allow", config.policy.allow.len(), 0, 1_000),
+        ("policy.block", config.policy.block.len(), 0, 1_000),
+        ("stdio.pass_env", config.stdio.pass_env.len(), 0, 256),
+    ];
+    for (key, value, min, max) in table {
+        between(found, key, value, min, max, usize::to_string);
+    }
+    let kept = config.updates.keep_count;
+    between(
+        found,
+        "updates.keep_count",
+        kept,
+        1_000,
+        10_000_000,
+        u64::to_string,
+    );
+}
+
+fn paths(config: &Config, found: &mut Vec<Problem>) {
+    let mut absolute = |key: &str, path: &Path, remedy: &str| {
+        if !path.is_absolute() {
+            found.push(Problem {
+                key: key.to_owned(),
+                text: format!(
+                    "is `{}`, which is not an absolute path; {remedy}",
+                    path.display()
+                ),
+            });
+        }
+    };
+    absolute(
+        "data_dir",
+        &config.data_dir,
+        "set it, or set HOME or XDG_STATE_HOME for a default",
+    );
+    absolute(
+        "socket.path",
+        &config.socket.path,
+        "write the path from the root",
+    );
+    if let Some(key_file) = &config.vault.key_file {
+        absolute("vault.key_file", key_file, "write the path from the root");
+    }
+    let length = config.socket.path.as_os_str().len();
+    if length > MAX_SOCKET_PATH {
+        found.push(Problem {
+            key: "socket.path".to_owned(),
+            text: format!(
+                "is {length} bytes long (`{}`); a Unix socket's path has at most {MAX_SOCKET_PATH}: choose a shorter one",
+                config.socket.path.display()
+            ),
+        });
+    }
+    if config.socket.path.file_name().is_none() {
+        found.push(Problem {
+            key: "socket.path".to_owned(),
+            text: format!("is `{}`, which names no file", config.socket.path.display()),
+        });
+    }
+}
+
+fn others(config: &Config, found: &mut Vec<Problem>) {
+    let mut wrong = |key: &str, text: &dyn Display| {
+        found.push(Problem {
+            key: key.to_owned(),
+            text: text.to_string(),
+        });
+    };
+    if let Err(cause) = tracing_subscriber::EnvFilter::try_new(&config.log.filter) {
+        let filter = &config.log.filter;
+        wrong(
+            "log.filter",
+            &format_args!(
+                "is `{filter}`, which is no filter ({cause}); write for example \"info\""
+            ),
+        );
+    }
+    for (index, rule) in config.access.iter().enumerate() {
+        if rule.namespaces.is_empty() {
+            wrong(
+                &format!("access.{index}.namespaces"),
+                &"is empty; name the namespaces, or write [\"*\"] for all",
+            );
+        }
+    }
+    for name in &config.stdio.pass_env {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            wrong(
+                "stdio.pass_env",
+                &format_args!("holds `{name}`, which is no name of an environment variable"),
+            );
+        }
+    }
+}

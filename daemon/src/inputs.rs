@@ -1,0 +1,492 @@
+//! The durable queue of questions that servers ask in the middle of a call.
+//!
+//! A question is committed before anybody sees it, and gets exactly one end: an answer, its expiry, the end of its
+//! call, or void. Which one, the store decides (compare and set); whoever waits for the answer then gets it once.
+//!
+//! Never stores or logs an answer: it exists in memory only, between the app that gives it and the call that waits.
+//! Never leaves a question pending that nobody waits for.
+//!
+//! Each question has one task, its keeper, that commits it, waits for the first thing that can end it, and ends it. A
+//! [`Ticket`] only talks to its keeper, so that dropping one needs no runtime and cannot be forgotten.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::base::{CallId, Clock, ElicitationId, Namespace, Revision, ServerId, ServerKey};
+use crate::error::{Error, Reason, Result};
+use crate::model::question::{Answer, Mode, Question, QuestionState};
+use crate::model::update::Body;
+use crate::store::{Store, already_resolved};
+
+/// Delays between attempts to write the end of a question while the store fails; the last one repeats.
+const RETRIES: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    Duration::from_mins(1),
+];
+/// Updates that are looked at together.
+const PAGE: usize = 256;
+
+/// Bounds of the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InputsConfig {
+    /// A question without an expiry of its own ends after this long.
+    pub expiry: Duration,
+    /// Pending questions of one server; a further one is refused.
+    pub max_pending_per_server: usize,
+}
+
+impl Default for InputsConfig {
+    /// One hour, and 1000 per server.
+    fn default() -> Self {
+        Self {
+            expiry: Duration::from_hours(1),
+            max_pending_per_server: 1000,
+        }
+    }
+}
+
+/// What a server asks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewQuestion {
+    /// The server that asks.
+    pub server: ServerKey,
+    /// Its registered name.
+    pub server_name: String,
+    /// The call in which it asks, if known.
+    pub call_id: Option<CallId>,
+    /// How it is put.
+    pub mode: Mode,
+    /// The question, in the server's words.
+    pub message: String,
+    /// JSON Schema of the answer, raw (form).
+    pub requested_schema: Option<String>,
+    /// The URL to open (url).
+    pub url: Option<String>,
+    /// The parameters of the server's request, raw.
+    pub request: String,
+    /// How long it can be answered; `None` means the configured default.
+    pub expiry: Option<Duration>,
+}
+
+/// The queue. Cheap to clone.
+#[derive(Clone)]
+pub struct Inputs(Arc<Inner>);
+
+impl std::fmt::Debug for Inputs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inputs").finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    store: Store,
+    config: InputsConfig,
+    /// Questions whose answers somebody waits for. Never locked across an await.
+    waiting: Mutex<Waiting>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+#[derive(Default)]
+struct Waiting {
+    entries: HashMap<ElicitationId, Entry>,
+    per_server: HashMap<ServerKey, usize>,
+    closed: bool,
+}
+
+/// One question that waits. Dropping it tells ticket and keeper that the question has ended.
+struct Entry {
+    server: ServerKey,
+    answer: oneshot::Sender<Answer>,
+    _ended: oneshot::Sender<()>,
+}
+
+impl Waiting {
+    /// Takes the entry out, exactly once.
+    fn take(&mut self, id: &ElicitationId) -> Option<Entry> {
+        let entry = self.entries.remove(id)?;
+        if let Some(count) = self.per_server.get_mut(&entry.server) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_server.remove(&entry.server);
+            }
+        }
+        Some(entry)
+    }
+}
+
+/// The claim to the answer of one question. Dropping it before the answer ends the question as cancelled, see
+/// [`Ticket::void`] for the other end; the write happens in the background.
+#[derive(Debug)]
+pub struct Ticket {
+    id: ElicitationId,
+    answer: Option<oneshot::Receiver<Answer>>,
+    /// Dropped with the ticket, which tells the keeper that it was abandoned.
+    abandon: Option<oneshot::Sender<QuestionState>>,
+}
+
+impl Ticket {
+    /// Id of the question.
+    #[must_use]
+    pub fn id(&self) -> &ElicitationId {
+        &self.id
+    }
+
+    /// Waits until the question has ended, which is committed by then. Its answer; [`Answer::Cancel`] if it ended in
+    /// another way. Can be dropped and called again. After it has given the answer, it gives [`Answer::Cancel`].
+    pub async fn answered(&mut self) -> Answer {
+        let Some(receiver) = &mut self.answer else {
+            return Answer::Cancel;
+        };
+        let answer = receiver.await.unwrap_or(Answer::Cancel);
+        self.answer = None;
+        answer
+    }
+
+    /// Gives the ticket up because the server can no longer take an answer: the question ends as void instead of
+    /// cancelled.
+    pub fn void(mut self) {
+        if let Some(abandon) = self.abandon.take() {
+            // The keeper is gone if the question has ended, and then there is nothing to say.
+            let _ = abandon.send(QuestionState::Void);
+        }
+    }
+}
+
+impl Inputs {
+    /// An empty queue. Starts a task that follows the store, so it must be called within a runtime.
+    #[must_use]
+    pub fn new(store: Store, config: InputsConfig) -> Self {
+        let inner = Arc::new(Inner {
+            store,
+            config,
+            waiting: Mutex::default(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        });
+        inner.tasks.spawn(watch(
+            Arc::downgrade(&inner),
+            inner.store.head(),
+            inner.closing.clone(),
+        ));
+        Self(inner)
+    }
+
+    /// Asks. The question is committed, and visible to apps, when this returns. Dropping the future takes the question
+    /// back.
+    ///
+    /// # Errors
+    /// [`Reason::TooMany`] if too many questions of the server are pending, [`Reason::Draining`] after
+    /// [`Inputs::close`], [`Reason::StoreFailed`].
+    pub async fn ask(&self, question: NewQuestion) -> Result<Ticket> {
+        let expiry = question.expiry.unwrap_or(self.0.config.expiry);
+        let created = Clock.wall();
+        let question = Question {
+            id: ElicitationId::generate(),
+            server: question.server,
+            server_name: question.server_name,
+            call_id: question.call_id,
+            mode: question.mode,
+            message: question.message,
+            requested_schema: question.requested_schema,
+            url: question.url,
+            state: QuestionState::Pending,
+            created,
+            expires: created.plus(expiry),
+            resolved: None,
+            request: question.request,
+        };
+        let (answer, answered) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        let (abandon, abandoned) = oneshot::channel();
+        let (commit, committed) = oneshot::channel();
+        let ticket = Ticket {
+            id: question.id.clone(),
+            answer: Some(answered),
+            abandon: Some(abandon),
+        };
+        let entry = Entry {
+            server: question.server.clone(),
+            answer,
+            _ended: end,
+        };
+        {
+            let mut waiting = self.0.waiting();
+            if waiting.closed {
+                return Err(Error::new(Reason::Draining, "the daemon is stopping"));
+            }
+            let limit = self.0.config.max_pending_per_server;
+            let pending = waiting.per_server.get(&entry.server).copied().unwrap_or(0);
+            if pending >= limit {
+                return Err(Error::new(
+                    Reason::TooMany,
+                    format!(
+                        "the server `{}` has {pending} unanswered questions, and {limit} is the limit",
+                        entry.server
+                    ),
+                ));
+            }
+            waiting.per_server.insert(entry.server.clone(), pending + 1);
+            waiting.entries.insert(ticket.id.clone(), entry);
+            let inner = Arc::clone(&self.0);
+            // Under the lock, so that `close` waits for every keeper.
+            self.0
+                .tasks
+                .spawn(keep(inner, question, expiry, commit, ended, abandoned));
+        }
+        let lost = || Err(Error::internal("the keeper of a question ended early"));
+        committed.await.unwrap_or_else(|_| lost())?;
+        Ok(ticket)
+    }
+
+    /// Answers a question: the first acceptable answer ends it and goes to whoever waits, and nowhere else. Returns the
+    /// ended question. Dropping the future does not take the answer back once it has begun.
+    ///
+    /// # Errors
+    /// [`Reason::InvalidField`] on `content_json` if the content does not fit, and the question stays pending;
+    /// [`Reason::AlreadyResolved`], [`Reason::ElicitationNotFound`], [`Reason::StoreFailed`].
+    pub async fn respond(
+        &self,
+        namespace: Namespace,
+        id: ElicitationId,
+        answer: Answer,
+    ) -> Result<Question> {
+        let question = self.0.store.question(namespace.clone(), id.clone()).await?;
+        if question.state != QuestionState::Pending {
+            return Err(already_resolved(&question));
+        }
+        check(question.mode, &answer)?;
+        let state = match &answer {
+            Answer::Accept(_) => QuestionState::Answered,
+            Answer::Decline => QuestionState::Declined,
+            Answer::Cancel => QuestionState::Cancelled,
+        };
+        let inner = Arc::clone(&self.0);
+        // On a task of its own: an app that leaves between commit and hand-over must not lose the answer.
+        let respond = self.0.tasks.spawn(async move {
+            let ended = inner.store.end_question(id, namespace, state).await?;
+            inner.deliver(&ended.id, answer);
+            Ok(ended)
+        });
+        respond
+            .await
+            .unwrap_or_else(|_| Err(Error::internal("the task of an answer ended early")))
+    }
+
+    /// Ends every pending question of a server as void; their tickets give [`Answer::Cancel`]. Returns their ids. The
+    /// same happens to tickets whose questions the store voids for another reason, such as the server's removal.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn void_server(&self, server: ServerKey) -> Result<Vec<ElicitationId>> {
+        self.0.store.void_questions(server).await
+    }
+
+    /// One question, pending or ended.
+    ///
+    /// # Errors
+    /// [`Reason::ElicitationNotFound`], [`Reason::StoreFailed`].
+    pub async fn get(&self, namespace: Namespace, id: ElicitationId) -> Result<Question> {
+        self.0.store.question(namespace, id).await
+    }
+
+    /// Up to `limit` questions of a namespace behind the id `after`, oldest first. An empty list of servers or states
+    /// means "all".
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn list(
+        &self,
+        namespace: Namespace,
+        server_ids: Vec<ServerId>,
+        states: Vec<QuestionState>,
+        after: Option<ElicitationId>,
+        limit: usize,
+    ) -> Result<Vec<Question>> {
+        self.0
+            .store
+            .questions(namespace, server_ids, states, after, limit)
+            .await
+    }
+
+    /// Refuses further questions, ends the pending ones as void, and waits until that is committed. Call it before the
+    /// store is closed.
+    pub async fn close(&self) {
+        self.0.waiting().closed = true;
+        self.0.closing.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+}
+
+impl Inner {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands the answer to whoever waits, if anybody still does.
+    fn deliver(&self, id: &ElicitationId, answer: Answer) {
+        let entry = self.waiting().take(id);
+        if entry.is_some_and(|entry| entry.answer.send(answer).is_err()) {
+            tracing::debug!(elicitation_id = %id, "nobody waits for the answer of a question any more");
+        }
+    }
+
+    /// Looks at every question that waits; for the case that the log is too short to tell.
+    async fn sweep(&self) {
+        let asked: Vec<_> = {
+            let waiting = self.waiting();
+            let entries = waiting.entries.iter();
+            entries
+                .map(|(id, entry)| (id.clone(), entry.server.namespace.clone()))
+                .collect()
+        };
+        for (id, namespace) in asked {
+            let question = self.store.question(namespace, id.clone()).await;
+            if question.is_ok_and(|question| question.state == QuestionState::Void) {
+                self.deliver(&id, Answer::Cancel);
+            }
+        }
+    }
+}
+
+/// The life of one question: commits it, and ends it unless somebody else does.
+async fn keep(
+    inner: Arc<Inner>,
+    question: Question,
+    expiry: Duration,
+    commit: oneshot::Sender<Result<()>>,
+    mut ended: oneshot::Receiver<()>,
+    abandoned: oneshot::Receiver<QuestionState>,
+) {
+    let id = question.id.clone();
+    let namespace = question.server.namespace.clone();
+    let expires = tokio::time::sleep(expiry);
+    if let Err(failure) = inner.store.put_question(question).await {
+        inner.waiting().take(&id);
+        // Nobody listens if the call was cancelled meanwhile.
+        let _ = commit.send(Err(failure));
+        return;
+    }
+    let _ = commit.send(Ok(()));
+    let end = tokio::select! {
+        biased;
+        _ = &mut ended => return,
+        // The sender is dropped with the ticket.
+        state = abandoned => state.unwrap_or(QuestionState::Cancelled),
+        () = inner.closing.cancelled() => QuestionState::Void,
+        () = expires => QuestionState::Expired,
+    };
+    let mut delays = RETRIES.iter();
+    let mut delay = Duration::ZERO;
+    loop {
+        match inner
+            .store
+            .end_question(id.clone(), namespace.clone(), end)
+            .await
+        {
+            Ok(_) => break,
+            // Somebody else was first: the task of an answer, which delivers it, or the store, which ended it as void.
+            Err(lost) if lost.reason() == Reason::AlreadyResolved => {
+                let question = inner.store.question(namespace.clone(), id.clone()).await;
+                if question.is_ok_and(|question| question.state != QuestionState::Void) {
+                    // An error means that the entry is gone, which is what is waited for.
+                    let _ = ended.await;
+                    return;
+                }
+                break;
+            }
+            Err(failure) if inner.closing.is_cancelled() => {
+                tracing::warn!(elicitation_id = %id, %failure, "the end of a question could not be written; it ends at the next start");
+                break;
+            }
+            Err(failure) => {
+                delay = delays.next().copied().unwrap_or(delay);
+                tracing::warn!(elicitation_id = %id, %failure, ?delay, "the end of a question could not be written yet");
+                tokio::select! {
+                    _ = &mut ended => return,
+                    () = inner.closing.cancelled() => {}
+                    () = tokio::time::sleep(delay) => {}
+                }
+            }
+        }
+    }
+    inner.deliver(&id, Answer::Cancel);
+}
+
+/// Reads the update log for questions that the store ended as void, with their server for example, and tells whoever
+/// waits for them.
+async fn watch(
+    inner: Weak<Inner>,
+    mut head: tokio::sync::watch::Receiver<Revision>,
+    closing: CancellationToken,
+) {
+    let mut at = *head.borrow_and_update();
+    loop {
+        tokio::select! {
+            () = closing.cancelled() => return,
+            changed = head.changed() => if changed.is_err() { return },
+        }
+        let newest = *head.borrow_and_update();
+        while at < newest {
+            let Some(inner) = inner.upgrade() else {
+                return;
+            };
+            match inner.store.updates_after(at, PAGE).await {
+                Ok(updates) => {
+                    for update in &updates {
+                        at = update.revision;
+                        if let Body::Elicitation(question) = &update.body
+                            && question.state == QuestionState::Void
+                        {
+                            inner.deliver(&question.id, Answer::Cancel);
+                        }
+                    }
+                    if updates.is_empty() {
+                        break;
+                    }
+                }
+                Err(behind) if behind.reason() == Reason::ResumeTokenExpired => {
+                    inner.sweep().await;
+                    at = newest;
+                }
+                Err(failure) => {
+                    tracing::warn!(%failure, "the update log could not be read for questions that ended");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Whether an answer fits the question's mode.
+fn check(mode: Mode, answer: &Answer) -> Result<()> {
+    let refuse = |message: &str| Err(Error::invalid("content_json", message));
+    match (mode, answer) {
+        (Mode::Form, Answer::Accept(None)) => refuse(
+            "accepting a form needs its content: a JSON object that follows the requested schema",
+        ),
+        (Mode::Form, Answer::Accept(Some(content))) => {
+            // The cause would quote the content, which is nobody's business but the server's.
+            match serde_json::from_str::<&RawValue>(content) {
+                Ok(value) if value.get().starts_with('{') => Ok(()),
+                _ => refuse("the content is not a JSON object"),
+            }
+        }
+        (Mode::Url, Answer::Accept(Some(_))) => {
+            refuse("a question that opens a URL takes no content")
+        }
+        (Mode::Url, Answer::Accept(None)) | (_, Answer::Decline | Answer::Cancel) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Turns a server's request for input into a question on the queue, and the answer into what the server expects.
+//!
+//! Nothing is answered here that nobody decided: roots come from the registration, everything else from people.
+
+use std::sync::Arc;
+
+use crate::base::ServerKey;
+use crate::error::RpcError;
+use crate::inputs::{Inputs, NewQuestion, Ticket};
+use crate::mcp::link::Running;
+use crate::mcp::protocol::{ObjectWriter, RawJson, code, method};
+use crate::model::question::{Answer, Mode};
+use crate::model::spec::{ClientCapabilities, Root, ServerSpec};
+
+/// Answers the requests of one server.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    inputs: Inputs,
+    server: ServerKey,
+    name: Arc<str>,
+    capabilities: ClientCapabilities,
+    roots: Arc<[Root]>,
+}
+
+impl Asker {
+    /// An asker for the server with this registration.
+    #[must_use]
+    pub fn new(inputs: Inputs, server: ServerKey, spec: &ServerSpec) -> Self {
+        Self {
+            inputs,
+            server,
+            name: spec.name.as_str().into(),
+            capabilities: spec.capabilities.clone(),
+            roots: spec.roots.clone().into(),
+        }
+    }
+
+    /// Answers what needs no human.
+    ///
+    /// # Errors
+    /// -32601 for what was not advertised.
+    pub fn answer_without_asking(&self, method: &str) -> Result<RawJson, RpcError> {
+        if method != method::ROOTS_LIST || self.roots.is_empty() {
+            return Err(RpcError {
+                code: code::METHOD_NOT_FOUND,
+                message: format!("`{method}` is not supported by this client"),
+                data: None,
+            });
+        }
+        let roots = self.roots.iter().map(|root| {
+            let mut object = ObjectWriter::new();
+            object.string("uri", &root.uri);
+            if !root.name.is_empty() {
+                object.string("name", &root.name);
+            }
+            object.finish().as_str().to_owned()
+        });
+        let mut result = ObjectWriter::new();
+        result.raw(
+            "roots",
+            &format!("[{}]", roots.collect::<Vec<_>>().join(",")),
+        );
+        Ok(result.finish())
+    }
+
+    /// Puts an elicitation on the queue and tells the call about it.
+    ///
+    /// # Errors
+    /// -32602 for a malformed request or a mode that was not advertised; -32603 when the queue does not take it.
+    pub async fn ask(&self, params: &RawJson, call: Option<&Running>) -> Result<Ticket, RpcError> {
+        let text = |name: &str| params.get(name).and_then(|value| value.read::<String>());
+        let refused = |message: &str| RpcError {
+            code: code::INVALID_PARAMS,
+            message: message.to_owned(),
+            data: None,
+        };
+        let mode = match text("mode").as_deref() {
+            None | Some("form") => Mode::Form,
+            Some("url") => Mode::Url,
+            Some(_) => return Err(refused("unknown elicitation mode")),
+        };
+        let advertised = match mode {
+            Mode::Form => self.capabilities.elicitation_form,
+            Mode::Url => self.capabilities.elicitation_url,
+        };
+        if !advertised {
+            return Err(refused("this client does not support the elicitation mode"));
+        }
+        let message = text("message").ok_or_else(|| refused("`message` is missing"))?;
+        let requested_schema = params
+            .get("requestedSchema")
+            .map(|schema| schema.as_str().to_owned());
+        let url = text("url");
+        match mode {
+            Mode::Form if requested_schema.is_none() => {
+                return Err(refused("`requestedSchema` is missing"));
+            }
+            Mode::Url if url.is_none() => return Err(refused("`url` is missing")),
+            _ => {}
+        }
+        let question = NewQuestion {
+            server: self.server.clone(),
+            server_name: self.name.to_string(),
+            call_id: call.map(|call| call.call_id.clone()),
+            mode,
+            message,
+            requested_schema: requested_schema.filter(|_| mode == Mode::Form),
+            url: url.filter(|_| mode == Mode::Url),
+            request: params.as_str().to_owned(),
+            expiry: None,
+        };
+        let ticket = self.inputs.ask(question).await.map_err(|error| RpcError {
+            code: code::INTERNAL,
+            message: error.message().to_owned(),
+            data: None,
+        })?;
+        if let Some(call) = call {
+            call.announce(vec![ticket.id().clone()]).await;
+        }
+        Ok(ticket)
+    }
+
+    /// Writes an answer as an `ElicitResult`.
+    #[must_use]
+    pub fn encode(answer: Answer) -> RawJson {
+        let mut result = ObjectWriter::new();
+        match answer {
+            Answer::Accept(content) => {
+                result.string("action", "accept");
+                if let Some(content) = content {
+                    result.raw("content", &content);
+                }
+            }
+            Answer::Decline => {
+                result.string("action", "decline");
+            }
+            Answer::Cancel => {
+                result.string("action", "cancel");
+            }
+        }
+        result.finish()
+    }
+}

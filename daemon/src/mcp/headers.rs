@@ -1,0 +1,258 @@
+//! Which request values are mirrored into HTTP headers, and how they are written there
+//! (MCP 2026-07-28 basic/transports/streamable-http, "Request Metadata"). Pure; knows no HTTP library.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::mcp::protocol::RawJson;
+
+/// Header that carries the protocol version.
+pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+/// Header that carries the JSON-RPC method.
+pub const METHOD: &str = "mcp-method";
+/// Header that carries the tool, prompt or resource a request is about.
+pub const NAME: &str = "mcp-name";
+/// Header that carries the session of a legacy server.
+pub const SESSION: &str = "mcp-session-id";
+/// Prefix of headers that mirror tool arguments.
+const PARAM_PREFIX: &str = "mcp-param-";
+
+/// Deepest nesting of `properties` that is searched for annotations.
+const MAX_DEPTH: usize = 32;
+
+/// One argument of a tool that is mirrored into a header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParamHeader {
+    /// Path of `properties` keys to the argument.
+    path: Vec<String>,
+    /// The full header name, lower case.
+    header: String,
+}
+
+/// Finds the `x-mcp-header` annotations of an input schema.
+///
+/// # Errors
+/// Says which rule an annotation breaks; such a tool must not be offered over HTTP.
+pub fn find_param_headers(schema: &RawJson) -> Result<Vec<ParamHeader>, String> {
+    // Most schemas have no annotation: look before parsing.
+    if !schema.as_str().contains("x-mcp-header") {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    walk(schema, &mut Vec::new(), true, &mut found)?;
+    for (index, one) in found.iter().enumerate() {
+        if found
+            .iter()
+            .skip(index + 1)
+            .any(|other| other.header == one.header)
+        {
+            return Err(format!(
+                "two parameters are mirrored into the header `{}`",
+                one.header
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// Visits a schema. `reachable` tells whether it lies on a chain of `properties` keys from the root.
+fn walk(
+    schema: &RawJson,
+    path: &mut Vec<String>,
+    reachable: bool,
+    found: &mut Vec<ParamHeader>,
+) -> Result<(), String> {
+    if path.len() > MAX_DEPTH {
+        return Err(format!(
+            "its schema is nested more than {MAX_DEPTH} levels deep"
+        ));
+    }
+    let Some(members) = schema.members() else {
+        return Ok(());
+    };
+    for (name, value) in &members {
+        match name.as_str() {
+            "x-mcp-header" => found.push(annotation(value, schema, path, reachable)?),
+            "properties" => {
+                for (property, inner) in value.members().unwrap_or_default() {
+                    path.push(property);
+                    walk(&inner, path, reachable, found)?;
+                    path.pop();
+                }
+            }
+            // Instance data, not schemas: an `x-mcp-header` key in there means nothing.
+            "const" | "default" | "enum" | "examples" => {}
+            _ if value.as_str().contains("x-mcp-header") => {
+                let inner = value.elements().unwrap_or_else(|| vec![value.clone()]);
+                for one in inner {
+                    path.push(name.clone());
+                    walk_unreachable(&one, path, found)?;
+                    path.pop();
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Visits a keyword's value, which is a schema or a map of schemas, off the chain of `properties`.
+fn walk_unreachable(
+    value: &RawJson,
+    path: &mut Vec<String>,
+    found: &mut Vec<ParamHeader>,
+) -> Result<(), String> {
+    walk(value, path, false, found)?;
+    for (name, inner) in value.members().unwrap_or_default() {
+        if inner.is_object() && name != "properties" {
+            path.push(name);
+            walk(&inner, path, false, found)?;
+            path.pop();
+        }
+    }
+    Ok(())
+}
+
+fn annotation(
+    value: &RawJson,
+    schema: &RawJson,
+    path: &[String],
+    reachable: bool,
+) -> Result<ParamHeader, String> {
+    let place = path.join(".");
+    let Some(name) = value.read::<String>() else {
+        return Err(format!("`x-mcp-header` of `{place}` is not a string"));
+    };
+    if !reachable || path.is_empty() {
+        return Err(format!(
+            "`x-mcp-header` at `{place}` is not on a parameter that `properties` alone lead to"
+        ));
+    }
+    if name.is_empty() || !name.bytes().all(is_token_byte) {
+        return Err(format!(
+            "`x-mcp-header` of `{place}` is not a header name: `{name}`"
+        ));
+    }
+    let kind = schema.get("type").and_then(|kind| kind.read::<String>());
+    if !matches!(kind.as_deref(), Some("string" | "integer" | "boolean")) {
+        return Err(format!(
+            "`x-mcp-header` of `{place}`: its type is not string, integer or boolean"
+        ));
+    }
+    let header = format!("{PARAM_PREFIX}{}", name.to_ascii_lowercase());
+    Ok(ParamHeader {
+        path: path.to_vec(),
+        header,
+    })
+}
+
+/// RFC 9110 section 5.6.2, `tchar`.
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// The headers for the arguments of one call. A missing or null argument has none, nor has a value that is not of a
+/// primitive type: the server will refuse the call by its schema.
+#[must_use]
+pub fn param_headers(annotations: &[ParamHeader], arguments: &RawJson) -> Vec<(String, String)> {
+    let mut headers = Vec::new();
+    for annotation in annotations {
+        let mut value = Some(arguments.clone());
+        for key in &annotation.path {
+            value = value.and_then(|object| object.get(key));
+        }
+        let text = value.and_then(|value| match value.as_str().trim() {
+            "null" => None,
+            text if text.starts_with('"') => value.read::<String>(),
+            text if text.starts_with(['{', '[']) => None,
+            text => Some(text.to_owned()),
+        });
+        if let Some(text) = text {
+            headers.push((annotation.header.clone(), encode_value(&text)));
+        }
+    }
+    headers
+}
+
+/// Writes a value so that it is safe in a header ("Value Encoding").
+#[must_use]
+pub fn encode_value(value: &str) -> String {
+    let plain = value
+        .bytes()
+        .all(|byte| matches!(byte, b'\t' | b' '..=b'~'));
+    let padded = value.starts_with([' ', '\t']) || value.ends_with([' ', '\t']);
+    let sentinel = value.starts_with("=?base64?") && value.ends_with("?=");
+    if plain && !padded && !sentinel {
+        value.to_owned()
+    } else {
+        format!("=?base64?{}?=", STANDARD.encode(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{encode_value, find_param_headers, param_headers};
+    use crate::mcp::protocol::RawJson;
+
+    fn raw(json: &str) -> RawJson {
+        RawJson::parse(json.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn the_examples_of_the_specification() {
+        for (value, expected) in [
+            ("us-west1", "us-west1"),
+            ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+            (" padded ", "=?base64?IHBhZGRlZCA=?="),
+            ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+            ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+            ("", ""),
+        ] {
+            assert_eq!(encode_value(value), expected);
+        }
+    }
+
+    #[test]
+    fn values_are_read_at_their_exact_path() {
+        let schema = raw(
+            r#"{"properties":{"a":{"type":"object","properties":{"b":{"type":"integer","x-mcp-header":"B"}}},
+                "c":{"type":"string","x-mcp-header":"C"},"d":{"type":"boolean","x-mcp-header":"D"}}}"#,
+        );
+        let annotations = find_param_headers(&schema).unwrap();
+        let headers = param_headers(
+            &annotations,
+            &raw(r#"{"a":{"b":42},"c":null,"d":false,"b":1}"#),
+        );
+        let expected = [("mcp-param-b", "42"), ("mcp-param-d", "false")];
+        assert_eq!(
+            headers,
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+    }
+
+    #[test]
+    fn bad_annotations_are_found_wherever_they_are() {
+        let property = |inner: &str| format!(r#"{{"properties":{{"p":{{{inner}}}}}}}"#);
+        for bad in [
+            property(r#""type":"string","x-mcp-header":"""#),
+            property(r#""type":"string","x-mcp-header":"a b""#),
+            property(r#""type":"string","x-mcp-header":"a:b""#),
+            property(r#""type":"string","x-mcp-header":"a\n""#),
+            property(r#""type":"string","x-mcp-header":"é""#),
+            property(r#""type":"string","x-mcp-header":3"#),
+            property(r#""type":"number","x-mcp-header":"N""#),
+            property(r#""type":["string"],"x-mcp-header":"N""#),
+            property(r#""x-mcp-header":"N""#),
+            property(r#""type":"array","items":{"type":"string","x-mcp-header":"N"}"#),
+            r#"{"anyOf":[{"properties":{"p":{"type":"string","x-mcp-header":"N"}}}]}"#.to_owned(),
+            r#"{"$defs":{"x":{"type":"string","x-mcp-header":"N"}}}"#.to_owned(),
+            r#"{"type":"string","x-mcp-header":"Root"}"#.to_owned(),
+            r#"{"properties":{"p":{"type":"string","x-mcp-header":"N"},"q":{"type":"string","x-mcp-header":"n"}}}"#
+                .to_owned(),
+        ] {
+            assert!(find_param_headers(&raw(&bad)).is_err(), "{bad}");
+        }
+        let fine = property(r#""type":"string","default":{"x-mcp-header":"not a schema"}"#);
+        assert_eq!(find_param_headers(&raw(&fine)), Ok(Vec::new()));
+    }
+}

@@ -1,0 +1,596 @@
+//! Opening a link: dial, find the era, agree on a version (MCP 2026-07-28 basic/versioning and the "Backward
+//! Compatibility" sections of its transports; MCP 2025-11-25 basic/lifecycle).
+//!
+//! [`judge`] is the whole of era detection, as a pure function; the rest of this file performs its verdicts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::base::ServerKey;
+use crate::catalog::entry::Fields;
+use crate::error::{Error, Reason, Result, RpcError};
+use crate::inputs::Inputs;
+use crate::mcp::Settings;
+use crate::mcp::asker::Asker;
+use crate::mcp::era::{
+    self, Dialect, Frame, LEGACY_VERSIONS, META_SERVER, MODERN_VERSIONS, Request,
+};
+use crate::mcp::link::{Link, LinkParts, Peer};
+use crate::mcp::protocol::{self, Message, RawJson, code, method};
+use crate::mcp::push;
+use crate::mcp::transport::http::Http;
+use crate::mcp::transport::stdio::Stdio;
+use crate::mcp::transport::{Exchange, Loss, Transport};
+use crate::model::spec::{ServerSpec, TransportSpec};
+use crate::model::status::{Era, Implementation, Verdict};
+use crate::policy::Policy;
+
+/// Messages that a server may send before the link takes them.
+const INBOUND: usize = 256;
+
+/// What opening needs beside the registration.
+#[derive(Clone, Debug)]
+pub struct Dialer {
+    /// The HTTP client that every server shares.
+    pub client: reqwest::Client,
+    /// Where connections may go.
+    pub policy: Policy,
+    /// The queue of questions.
+    pub inputs: Inputs,
+    /// Bounds and defaults.
+    pub settings: Arc<Settings>,
+    /// Owner of tasks that outlive a link for a moment, such as reaping a process.
+    pub tasks: TaskTracker,
+}
+
+/// An open link and what is worth remembering of how it was opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// The link.
+    pub link: Arc<Link>,
+    /// For the next time.
+    pub verdict: Verdict,
+}
+
+/// How a server answered the probe.
+#[derive(Clone, Debug)]
+pub enum ProbeAnswer {
+    /// With a result.
+    Result(RawJson),
+    /// With a JSON-RPC error, by whatever status.
+    Rpc(RpcError),
+    /// With an HTTP status and no JSON-RPC error.
+    Status(u16, Error),
+    /// With something that is not MCP.
+    Garbage,
+    /// Not in time.
+    Silence,
+    /// It ended the connection.
+    Gone(Error),
+}
+
+/// What a probe's answer means.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Judgement {
+    /// Modern, with this version.
+    Modern(&'static str),
+    /// Modern, but it wants to be asked with this version.
+    AskAgain(&'static str),
+    /// Legacy; offer this version first.
+    Legacy(&'static str),
+    /// No verdict.
+    Fail(Error),
+}
+
+/// Judges a server's era by its answer to `server/discover`. `first` is false on the second probe.
+#[must_use]
+pub fn judge(answer: ProbeAnswer, asked: &'static str, first: bool) -> Judgement {
+    let newest_legacy = LEGACY_VERSIONS.first().copied().unwrap_or_default();
+    match answer {
+        ProbeAnswer::Result(result) => match read_versions(result.get("supportedVersions")) {
+            // Some legacy servers answer every method they do not know with an empty result.
+            None => Judgement::Legacy(newest_legacy),
+            Some(versions) => choose(&versions, asked).unwrap_or_else(|| no_common(&versions)),
+        },
+        ProbeAnswer::Rpc(error) if error.code == code::UNSUPPORTED_VERSION => {
+            let data = error
+                .data
+                .clone()
+                .and_then(|data| RawJson::parse(data).ok());
+            let versions =
+                read_versions(data.and_then(|data| data.get("supported"))).unwrap_or_default();
+            match choose(&versions, asked) {
+                Some(Judgement::Legacy(version)) => Judgement::Legacy(version),
+                Some(Judgement::Modern(version)) if first => Judgement::AskAgain(version),
+                None if first && versions.is_empty() => Judgement::AskAgain(asked),
+                _ => no_common(&versions),
+            }
+        }
+        ProbeAnswer::Rpc(error)
+            if matches!(error.code, code::HEADER_MISMATCH | code::MISSING_CAPABILITY) =>
+        {
+            Judgement::Fail(Error::upstream(error))
+        }
+        ProbeAnswer::Status(status, error)
+            if matches!(status, 401 | 403 | 407 | 429) || status >= 500 =>
+        {
+            Judgement::Fail(error)
+        }
+        ProbeAnswer::Gone(error) => Judgement::Fail(error),
+        ProbeAnswer::Rpc(_)
+        | ProbeAnswer::Status(..)
+        | ProbeAnswer::Garbage
+        | ProbeAnswer::Silence => Judgement::Legacy(newest_legacy),
+    }
+}
+
+fn read_versions(list: Option<RawJson>) -> Option<Vec<String>> {
+    let elements = list?.elements()?;
+    Some(elements.iter().filter_map(RawJson::read).collect())
+}
+
+fn choose(versions: &[String], asked: &'static str) -> Option<Judgement> {
+    let offered = |version: &&'static str| versions.iter().any(|other| other == version);
+    if offered(&asked) {
+        return Some(Judgement::Modern(asked));
+    }
+    if let Some(version) = MODERN_VERSIONS.iter().copied().find(offered) {
+        return Some(Judgement::Modern(version));
+    }
+    LEGACY_VERSIONS
+        .iter()
+        .copied()
+        .find(offered)
+        .map(Judgement::Legacy)
+}
+
+fn connect_timeout(bound: Duration) -> Error {
+    Error::new(
+        Reason::UpstreamTimeout,
+        format!("the server did not complete the handshake within {bound:?} (timeouts.connect)"),
+    )
+}
+
+/// What a child wrote to its standard error is usually the real reason why it did not start.
+fn with_stderr(error: Error, transport: &Transport) -> Error {
+    let tail = transport.stderr_tail();
+    if tail.is_empty() {
+        error
+    } else {
+        error.with("stderr_tail", tail)
+    }
+}
+
+fn no_common(versions: &[String]) -> Judgement {
+    Judgement::Fail(Error::new(
+        Reason::UpstreamProtocol,
+        format!(
+            "the server speaks MCP versions {versions:?}; the daemon speaks {MODERN_VERSIONS:?} and {LEGACY_VERSIONS:?}"
+        ),
+    ))
+}
+
+impl Dialer {
+    /// Opens a link within the server's connect timeout. A dial that fails, is cancelled or takes too long is closed
+    /// before this returns, so that the next one never meets the remains of it. Not cancel-safe: cancel with the token.
+    ///
+    /// # Errors
+    /// Why the server cannot be used now.
+    pub async fn open(
+        &self,
+        key: &ServerKey,
+        spec: &ServerSpec,
+        verdict: Option<&Verdict>,
+        cancel: &CancellationToken,
+    ) -> Result<Opened> {
+        let known = verdict.filter(|known| known.target == spec.target_fingerprint());
+        let bound = spec.timeouts.connect.unwrap_or(self.settings.connect);
+        let mut dial = self.dial(spec)?;
+        let agreed = tokio::select! {
+            agreed = tokio::time::timeout(bound, self.agree(&mut dial, spec, known)) => {
+                agreed.unwrap_or_else(|_| Err(connect_timeout(bound)))
+            }
+            () = cancel.cancelled() => Err(Error::new(Reason::Superseded, "the attempt was given up")),
+        };
+        let agreed = match agreed {
+            Ok(agreed) => agreed,
+            Err(error) => {
+                dial.transport.close().await;
+                return Err(with_stderr(error, &dial.transport));
+            }
+        };
+        let verdict = Verdict {
+            era: agreed.dialect.era(),
+            version: agreed.dialect.version().to_owned(),
+            target: spec.target_fingerprint(),
+        };
+        let parts = LinkParts {
+            dialect: agreed.dialect,
+            peer: agreed.peer,
+            transport: dial.transport.clone(),
+            next_id: dial.next_id,
+            asker: Asker::new(self.inputs.clone(), key.clone(), spec),
+            max_calls: self.settings.calls_per_server,
+            max_rounds: self.settings.rounds,
+            request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
+        };
+        let link = Link::start(parts, dial.inbound);
+        push::start(&link, self.settings.probe).await;
+        Ok(Opened { link, verdict })
+    }
+
+    fn dial(&self, spec: &ServerSpec) -> Result<Dial> {
+        let (inbound_tx, inbound) = mpsc::channel(INBOUND);
+        let transport = match &spec.transport {
+            TransportSpec::Http(http) => Transport::Http(Arc::new(Http::new(
+                self.client.clone(),
+                &self.policy,
+                http,
+                self.settings.message_bytes,
+                self.settings.close_grace,
+            )?)),
+            TransportSpec::Stdio(_) if !self.settings.stdio_enabled => {
+                return Err(Error::new(
+                    Reason::DestinationBlocked,
+                    "stdio servers are switched off (stdio.enabled)",
+                ));
+            }
+            TransportSpec::Stdio(stdio) => Transport::Stdio(Arc::new(Stdio::spawn(
+                stdio,
+                &self.settings.stdio,
+                inbound_tx,
+                &self.tasks,
+            )?)),
+        };
+        Ok(Dial {
+            transport,
+            inbound,
+            next_id: 1,
+        })
+    }
+
+    /// Finds the version to speak: the pin, else what is known, else a probe.
+    async fn agree(
+        &self,
+        dial: &mut Dial,
+        spec: &ServerSpec,
+        known: Option<&Verdict>,
+    ) -> Result<Agreed> {
+        if let Some(pin) = &spec.protocol_version {
+            return match era::era_of(pin) {
+                Some(Era::Legacy) => dial.initialize(spec, pin).await,
+                _ => self.discover(dial, spec, known).await,
+            };
+        }
+        if let Some(known) = known.filter(|known| known.era == Era::Legacy) {
+            match dial.initialize(spec, &known.version).await {
+                Ok(agreed) => return Ok(agreed),
+                // The server may have been upgraded: look again. Anything else is a failure of this attempt.
+                Err(error) if error.rpc().is_some() || error.reason() == Reason::NotAnMcpServer => {
+                    tracing::info!(%error, "the kept era verdict no longer holds");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.discover(dial, spec, known).await
+    }
+
+    async fn discover(
+        &self,
+        dial: &mut Dial,
+        spec: &ServerSpec,
+        known: Option<&Verdict>,
+    ) -> Result<Agreed> {
+        let wanted = spec
+            .protocol_version
+            .as_deref()
+            .or(known.map(|known| known.version.as_str()));
+        let newest = MODERN_VERSIONS.first().copied().unwrap_or_default();
+        let mut version = MODERN_VERSIONS
+            .iter()
+            .copied()
+            .find(|known| Some(*known) == wanted)
+            .unwrap_or(newest);
+        let mut first = true;
+        loop {
+            let dialect = Dialect::new(Era::Modern, version, spec);
+            let answer = dial.probe(&dialect, self.settings.probe).await;
+            let respawn = matches!(
+                (&answer, &dial.transport),
+                (ProbeAnswer::Gone(_), Transport::Stdio(_))
+            );
+            let result = match &answer {
+                ProbeAnswer::Result(result) => Some(result.clone()),
+                _ => None,
+            };
+            // A child that dies of a message it does not know is a legacy server: start it once more for the handshake.
+            let judgement = if respawn {
+                Judgement::Legacy(LEGACY_VERSIONS.first().copied().unwrap_or_default())
+            } else {
+                judge(answer, version, first)
+            };
+            match judgement {
+                Judgement::Modern(agreed) => {
+                    let peer = peer_of(&result.unwrap_or(RawJson::EMPTY_OBJECT), Era::Modern);
+                    return Ok(Agreed {
+                        dialect: Dialect::new(Era::Modern, agreed, spec),
+                        peer,
+                    });
+                }
+                Judgement::AskAgain(other) => version = other,
+                Judgement::Legacy(_) if spec.protocol_version.is_some() => {
+                    return Err(Error::new(
+                        Reason::UpstreamProtocol,
+                        format!("the server does not speak the pinned MCP version {version}"),
+                    ));
+                }
+                Judgement::Legacy(offer) => {
+                    if respawn {
+                        dial.transport.close().await;
+                        let next_id = dial.next_id;
+                        *dial = self.dial(spec)?;
+                        dial.next_id = next_id;
+                    }
+                    return dial.initialize(spec, offer).await;
+                }
+                Judgement::Fail(error) => return Err(error),
+            }
+            first = false;
+        }
+    }
+}
+
+/// A transport before anything is agreed.
+struct Dial {
+    transport: Transport,
+    inbound: mpsc::Receiver<Message>,
+    next_id: u64,
+}
+
+/// What was agreed.
+struct Agreed {
+    dialect: Dialect,
+    peer: Peer,
+}
+
+impl Dial {
+    fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    async fn probe(&mut self, dialect: &Dialect, bound: Duration) -> ProbeAnswer {
+        let frame = dialect.encode(&Request::new(method::DISCOVER), self.take_id());
+        let answer = tokio::time::timeout(bound, self.ask(frame, false)).await;
+        match answer {
+            Err(_) => ProbeAnswer::Silence,
+            Ok(Ok(Ok(result))) => ProbeAnswer::Result(result),
+            Ok(Ok(Err(rpc))) => ProbeAnswer::Rpc(rpc),
+            Ok(Err(loss)) => match loss.refusal {
+                Some(refusal) if refusal.status == 401 => ProbeAnswer::Status(401, loss.error),
+                Some(refusal) => match refusal.rpc {
+                    Some(rpc) if refusal.status < 500 => ProbeAnswer::Rpc(rpc),
+                    _ => ProbeAnswer::Status(refusal.status, loss.error),
+                },
+                None if loss.error.reason() == Reason::NotAnMcpServer => ProbeAnswer::Garbage,
+                None => ProbeAnswer::Gone(loss.error),
+            },
+        }
+    }
+
+    /// The legacy handshake. A server that refuses the offered version and names others is asked once more.
+    async fn initialize(&mut self, spec: &ServerSpec, offer: &str) -> Result<Agreed> {
+        let mut offer = offer.to_owned();
+        let mut again = spec.protocol_version.is_none();
+        let result = loop {
+            let dialect = Dialect::new(Era::Legacy, &offer, spec);
+            let frame = dialect.encode_initialize(self.take_id());
+            match self.ask(frame, true).await.map_err(|loss| loss.error)? {
+                Ok(result) => break result,
+                Err(rpc) => {
+                    let data = rpc.data.clone().and_then(|data| RawJson::parse(data).ok());
+                    let supported = read_versions(data.and_then(|data| data.get("supported")));
+                    let other = supported.and_then(|versions| {
+                        LEGACY_VERSIONS
+                            .iter()
+                            .find(|known| versions.iter().any(|one| one == *known))
+                    });
+                    match other {
+                        Some(other) if again && *other != offer => (*other).clone_into(&mut offer),
+                        _ => return Err(Error::upstream(rpc)),
+                    }
+                    again = false;
+                }
+            }
+        };
+        let version = result
+            .get("protocolVersion")
+            .and_then(|version| version.read::<String>());
+        let Some(version) = version else {
+            return Err(Error::new(
+                Reason::NotAnMcpServer,
+                "the answer to `initialize` names no protocol version",
+            ));
+        };
+        if era::era_of(&version) != Some(Era::Legacy) {
+            return Err(Error::new(
+                Reason::UpstreamProtocol,
+                format!(
+                    "the server chose MCP version `{version}`; the daemon speaks {LEGACY_VERSIONS:?}"
+                ),
+            ));
+        }
+        if let Some(pin) = spec
+            .protocol_version
+            .as_ref()
+            .filter(|pin| **pin != version)
+        {
+            return Err(Error::new(
+                Reason::UpstreamProtocol,
+                format!("the server speaks MCP version `{version}`, not the pinned `{pin}`"),
+            ));
+        }
+        let dialect = Dialect::new(Era::Legacy, &version, spec);
+        if let Transport::Http(http) = &self.transport {
+            http.set_version(&version);
+        }
+        let body = protocol::encode_notification(method::INITIALIZED, None);
+        let headers = dialect.message_headers(method::INITIALIZED);
+        self.transport
+            .send(body, &headers)
+            .await
+            .map_err(|loss| loss.error)?;
+        Ok(Agreed {
+            dialect,
+            peer: peer_of(&result, Era::Legacy),
+        })
+    }
+
+    /// One exchange of the handshake. Pings of the server are answered; nothing else may come yet.
+    async fn ask(
+        &self,
+        frame: Frame,
+        handshake: bool,
+    ) -> std::result::Result<std::result::Result<RawJson, RpcError>, Loss> {
+        let mut exchange = match (&self.transport, handshake) {
+            (Transport::Http(http), true) => {
+                Exchange::Http(Box::new(http.initialize(frame).await?))
+            }
+            _ => self.transport.request(frame).await?,
+        };
+        loop {
+            match exchange.next().await? {
+                Message::Response { outcome, .. } => return Ok(outcome),
+                Message::Request { id, method, .. } if method == method::PING => {
+                    let pong = protocol::encode_response(&id, &Ok(RawJson::EMPTY_OBJECT));
+                    self.transport.send(pong, &[]).await?;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn peer_of(result: &RawJson, era: Era) -> Peer {
+    let info = match era {
+        Era::Legacy => result.get("serverInfo"),
+        Era::Modern => result
+            .get("_meta")
+            .and_then(|meta| meta.get(META_SERVER))
+            .or_else(|| result.get("serverInfo")),
+    };
+    let info = info
+        .and_then(|info| Fields::of(&info))
+        .map(|mut fields| Implementation {
+            name: fields.text("name"),
+            title: fields.text("title"),
+            version: fields.text("version"),
+            extra: fields.rest(),
+        });
+    Peer {
+        info,
+        instructions: result
+            .get("instructions")
+            .and_then(|text| text.read())
+            .unwrap_or_default(),
+        capabilities: result.get("capabilities"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Judgement, ProbeAnswer, judge};
+    use crate::error::{Error, Reason, RpcError};
+    use crate::mcp::protocol::RawJson;
+
+    const NEW: &str = "2026-07-28";
+    const OLD: Judgement = Judgement::Legacy("2025-11-25");
+
+    fn rpc(code: i64, data: Option<&str>) -> ProbeAnswer {
+        ProbeAnswer::Rpc(RpcError {
+            code,
+            message: String::new(),
+            data: data.map(str::to_owned),
+        })
+    }
+
+    fn result(json: &str) -> ProbeAnswer {
+        ProbeAnswer::Result(RawJson::parse(json.to_owned()).unwrap())
+    }
+
+    fn status(code: u16) -> ProbeAnswer {
+        ProbeAnswer::Status(code, Error::new(Reason::NotAnMcpServer, "x"))
+    }
+
+    #[test]
+    fn every_known_way_to_refuse_the_probe() {
+        // Old servers, as they are in the field.
+        for old in [
+            rpc(-32601, None),
+            rpc(-32602, None),
+            rpc(-32600, None),
+            rpc(-32000, None),
+            result("{}"),
+            status(400),
+            status(404),
+            status(405),
+            ProbeAnswer::Garbage,
+            ProbeAnswer::Silence,
+        ] {
+            assert_eq!(judge(old.clone(), NEW, true), OLD, "{old:?}");
+        }
+        // Modern servers.
+        assert_eq!(
+            judge(result(r#"{"supportedVersions":["2026-07-28"]}"#), NEW, true),
+            Judgement::Modern(NEW)
+        );
+        assert_eq!(
+            judge(
+                rpc(-32022, Some(r#"{"supported":["2026-07-28"]}"#)),
+                NEW,
+                true
+            ),
+            Judgement::AskAgain(NEW)
+        );
+        assert_eq!(
+            judge(rpc(-32022, None), NEW, true),
+            Judgement::AskAgain(NEW)
+        );
+        assert_eq!(
+            judge(
+                rpc(-32022, Some(r#"{"supported":["2099-01-01","2025-06-18"]}"#)),
+                NEW,
+                true
+            ),
+            Judgement::Legacy("2025-06-18")
+        );
+        // No verdict.
+        for unclear in [
+            rpc(-32022, Some(r#"{"supported":["2099-01-01"]}"#)),
+            rpc(-32021, None),
+            result(r#"{"supportedVersions":["2099-01-01"]}"#),
+            status(401),
+            status(403),
+            status(429),
+            status(502),
+            ProbeAnswer::Gone(Error::internal("x")),
+        ] {
+            assert!(
+                matches!(judge(unclear.clone(), NEW, true), Judgement::Fail(_)),
+                "{unclear:?}"
+            );
+        }
+        // The second time is the last.
+        let again = judge(
+            rpc(-32022, Some(r#"{"supported":["2026-07-28"]}"#)),
+            NEW,
+            false,
+        );
+        assert!(matches!(again, Judgement::Fail(_)));
+    }
+}

@@ -1,0 +1,534 @@
+//! Streamable HTTP, client side: POST with JSON or SSE answers, GET streams, sessions, resumption
+//! (MCP 2025-11-25 basic/transports; MCP 2026-07-28 basic/transports/streamable-http).
+//!
+//! Custom headers are sent to the registered URL's origin only; `policy` refuses every other destination.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use futures_util::StreamExt;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use url::Url;
+
+use crate::error::{Error, Reason, RpcError};
+use crate::mcp::era::Frame;
+use crate::mcp::headers::SESSION;
+use crate::mcp::protocol::{self, Message};
+use crate::mcp::transport::sse;
+use crate::mcp::transport::{Loss, Refusal, Sent};
+use crate::model::spec::HttpSpec;
+use crate::policy::{Policy, blocked_cause};
+
+/// Longest pause that a server may impose with `retry:`.
+const MAX_RETRY: Duration = Duration::from_mins(1);
+/// Pause before a stream is resumed when the server names none.
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+/// Resumptions in a row that bring no new event before an exchange is given up.
+const MAX_IDLE_RESUMES: u32 = 5;
+/// How much of a foreign error body is shown.
+const EXCERPT: usize = 200;
+/// Bytes of an error body that are read to find a JSON-RPC error in it.
+const ERROR_BODY: usize = 64 * 1024;
+
+/// One server behind a URL.
+#[derive(Debug)]
+pub struct Http {
+    client: Client,
+    url: Url,
+    headers: HeaderMap,
+    session: RwLock<Option<HeaderValue>>,
+    version: RwLock<Option<HeaderValue>>,
+    message_limit: usize,
+    close_grace: Duration,
+}
+
+impl Http {
+    /// Prepares requests to a server. Dials nothing.
+    ///
+    /// # Errors
+    /// `DESTINATION_BLOCKED`, or `INVALID_FIELD` for a header that HTTP does not allow.
+    pub fn new(
+        client: Client,
+        policy: &Policy,
+        spec: &HttpSpec,
+        message_limit: usize,
+        close_grace: Duration,
+    ) -> Result<Self, Error> {
+        policy.check_url(&spec.url)?;
+        let mut headers = HeaderMap::new();
+        for header in &spec.headers {
+            let name = HeaderName::try_from(header.name.as_str()).map_err(|_| {
+                Error::invalid(
+                    "spec.http.headers.name",
+                    format!("`{}` is not a header name", header.name),
+                )
+            })?;
+            let mut value =
+                HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
+                    Error::invalid(
+                        "spec.http.headers.value",
+                        format!(
+                            "the value of header `{}` has characters that HTTP does not allow",
+                            header.name
+                        ),
+                    )
+                })?;
+            value.set_sensitive(true);
+            // One Authorization header exactly, however it is spelt; other headers may repeat.
+            if name == AUTHORIZATION {
+                headers.insert(name, value);
+            } else {
+                headers.append(name, value);
+            }
+        }
+        Ok(Self {
+            client,
+            url: spec.url.clone(),
+            headers,
+            session: RwLock::default(),
+            version: RwLock::default(),
+            message_limit,
+            close_grace,
+        })
+    }
+
+    /// Remembers the version that the legacy handshake agreed on, for streams that are opened with GET.
+    pub fn set_version(&self, version: &str) {
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) =
+            HeaderValue::try_from(version).ok();
+    }
+
+    fn session(&self) -> Option<HeaderValue> {
+        self.session
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn prepare(&self, request: RequestBuilder, headers: &[(String, String)]) -> RequestBuilder {
+        let mut all = self.headers.clone();
+        for (name, value) in headers {
+            let pair = (
+                HeaderName::try_from(name.as_str()),
+                HeaderValue::try_from(value.as_str()),
+            );
+            if let (Ok(name), Ok(value)) = pair {
+                all.insert(name, value);
+            }
+        }
+        if let Some(session) = self.session() {
+            all.insert(HeaderName::from_static(SESSION), session);
+        }
+        request.headers(all)
+    }
+
+    async fn post(&self, body: Bytes, headers: &[(String, String)]) -> Result<Response, Loss> {
+        let request = self
+            .prepare(self.client.post(self.url.clone()), headers)
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, text/event-stream")
+            .body(body);
+        let had_session = self.session().is_some();
+        let response = request.send().await.map_err(|error| self.loss(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(self.refusal(response, had_session).await)
+    }
+
+    /// Sends a request; see [`Transport::request`](super::Transport::request).
+    pub(super) async fn request(self: &Arc<Self>, frame: Frame) -> Result<HttpExchange, Loss> {
+        let response = self.post(frame.body, &frame.headers).await?;
+        self.exchange(response).await
+    }
+
+    /// Sends the legacy handshake. The session id in its answer is used from then on; no other answer can set one.
+    ///
+    /// # Errors
+    /// As [`Transport::request`](super::Transport::request).
+    pub async fn initialize(self: &Arc<Self>, frame: Frame) -> Result<HttpExchange, Loss> {
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
+        let response = self.post(frame.body, &frame.headers).await?;
+        let session = response.headers().get(SESSION).cloned().map(|mut session| {
+            session.set_sensitive(true);
+            session
+        });
+        let exchange = self.exchange(response).await?;
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        Ok(exchange)
+    }
+
+    async fn exchange(self: &Arc<Self>, response: Response) -> Result<HttpExchange, Loss> {
+        let mut exchange = HttpExchange {
+            http: Arc::clone(self),
+            ready: VecDeque::new(),
+            stream: None,
+            idle_resumes: 0,
+        };
+        if is_event_stream(&response) {
+            exchange.stream = Some(self.event_stream(response));
+        } else {
+            let body = self.read_body(response, self.message_limit).await?;
+            let messages = protocol::parse_all(&body).map_err(|cause| {
+                let excerpt = excerpt(&body);
+                Loss::maybe_sent(Error::new(
+                    Reason::NotAnMcpServer,
+                    format!(
+                        "{} answered with something that is not MCP ({cause}): `{excerpt}`",
+                        self.url
+                    ),
+                ))
+            })?;
+            exchange.ready.extend(messages);
+        }
+        Ok(exchange)
+    }
+
+    /// Sends a notification or response; any 2xx acknowledges it.
+    pub(super) async fn send(&self, body: Bytes, headers: &[(String, String)]) -> Result<(), Loss> {
+        self.post(body, headers).await.map(drop)
+    }
+
+    /// Opens a stream with GET: a new one, or the rest of one that broke off (legacy era).
+    ///
+    /// # Errors
+    /// [`Loss`]; a status of 405 means that the server offers no such stream.
+    pub async fn open_stream(&self, last_event_id: Option<&str>) -> Result<EventStream, Loss> {
+        let mut headers = Vec::new();
+        if let Some(id) = last_event_id {
+            headers.push(("last-event-id".to_owned(), id.to_owned()));
+        }
+        let mut request = self
+            .prepare(self.client.get(self.url.clone()), &headers)
+            .header(ACCEPT, "text/event-stream");
+        if let Some(version) = self
+            .version
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+        {
+            request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
+        }
+        let had_session = self.session().is_some();
+        let response = request.send().await.map_err(|error| self.loss(&error))?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response, had_session).await);
+        }
+        if !is_event_stream(&response) {
+            return Err(Loss::not_sent(Error::new(
+                Reason::NotSupported,
+                format!("{} answered GET without an event stream", self.url),
+            )));
+        }
+        Ok(self.event_stream(response))
+    }
+
+    /// Ends the session, if there is one. The server's answer does not matter.
+    pub(super) async fn close(&self) {
+        let version = self
+            .version
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if self.session().is_none() {
+            return;
+        }
+        let mut request = self.prepare(self.client.delete(self.url.clone()), &[]);
+        if let Some(version) = version {
+            request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
+        }
+        let _ = tokio::time::timeout(self.close_grace, request.send()).await;
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn event_stream(&self, response: Response) -> EventStream {
+        EventStream {
+            body: Box::pin(response.bytes_stream()),
+            parser: sse::Parser::new(self.message_limit),
+            ready: VecDeque::new(),
+        }
+    }
+
+    async fn read_body(&self, response: Response, limit: usize) -> Result<Bytes, Loss> {
+        let mut body = response.bytes_stream();
+        let mut bytes = BytesMut::new();
+        while let Some(chunk) = body.next().await {
+            let chunk = chunk.map_err(|error| self.loss(&error))?;
+            if bytes.len() + chunk.len() > limit {
+                return Err(Loss::maybe_sent(Error::new(
+                    Reason::MessageTooLarge,
+                    format!(
+                        "an answer of {} is larger than {limit} bytes (limits.message_bytes)",
+                        self.url
+                    ),
+                )));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// Turns a failure of the HTTP client into a loss.
+    fn loss(&self, error: &reqwest::Error) -> Loss {
+        if let Some(blocked) = blocked_cause(error) {
+            return Loss::not_sent(blocked);
+        }
+        let sent = if error.is_connect() || error.is_builder() {
+            Sent::No
+        } else {
+            Sent::Maybe
+        };
+        let message = format!("{} cannot be reached: {}", self.url, root_cause(error));
+        Loss {
+            error: Error::new(Reason::UpstreamUnreachable, message),
+            sent,
+            refusal: None,
+        }
+    }
+
+    async fn refusal(&self, response: Response, had_session: bool) -> Loss {
+        let status = response.status();
+        let body = self
+            .read_body(response, ERROR_BODY)
+            .await
+            .unwrap_or_default();
+        let rpc = match protocol::parse(&body) {
+            Ok(Message::Response {
+                outcome: Err(error),
+                ..
+            }) => Some(error),
+            _ => None,
+        };
+        let session_gone = had_session && status == StatusCode::NOT_FOUND;
+        let error = refusal_error(&self.url, status, rpc.as_ref(), &body, session_gone);
+        // A gateway's 5xx does not tell whether the server behind it has seen the request.
+        let sent = if status.is_server_error() {
+            Sent::Maybe
+        } else {
+            Sent::No
+        };
+        Loss {
+            error,
+            sent,
+            refusal: Some(Refusal {
+                status: status.as_u16(),
+                rpc,
+                session_gone,
+            }),
+        }
+    }
+}
+
+fn refusal_error(
+    url: &Url,
+    status: StatusCode,
+    rpc: Option<&RpcError>,
+    body: &Bytes,
+    session_gone: bool,
+) -> Error {
+    let fact = |error: Error| error.with("http_status", status.as_u16().to_string());
+    if status == StatusCode::UNAUTHORIZED {
+        return fact(Error::new(
+            Reason::SignInRequired,
+            format!(
+                "{url} wants authorization (HTTP 401): register it with an `Authorization` header"
+            ),
+        ));
+    }
+    if session_gone {
+        return fact(Error::new(
+            Reason::UpstreamUnreachable,
+            format!("{url} has ended the session"),
+        ));
+    }
+    if let Some(rpc) = rpc {
+        return fact(Error::upstream(rpc.clone()));
+    }
+    let reason = match status.as_u16() {
+        400 | 404..=406 | 410 | 415 | 501 => Reason::NotAnMcpServer,
+        _ => Reason::UpstreamUnreachable,
+    };
+    let excerpt = excerpt(body);
+    let said = if excerpt.is_empty() {
+        String::new()
+    } else {
+        format!(": `{excerpt}`")
+    };
+    fact(Error::new(
+        reason,
+        format!("{url} answered with HTTP {status}{said}"),
+    ))
+}
+
+fn is_event_stream(response: &Response) -> bool {
+    let value = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = value
+        .and_then(|value| value.split(';').next())
+        .unwrap_or_default()
+        .trim();
+    essence.eq_ignore_ascii_case("text/event-stream")
+}
+
+fn excerpt(body: &Bytes) -> String {
+    let text = String::from_utf8_lossy(body);
+    let mut excerpt: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = excerpt.char_indices().nth(EXCERPT) {
+        excerpt.truncate(end);
+        excerpt.push_str("...");
+    }
+    excerpt
+}
+
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// Messages of one SSE body.
+pub struct EventStream {
+    body: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+    parser: sse::Parser,
+    ready: VecDeque<Message>,
+}
+
+impl std::fmt::Debug for EventStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventStream")
+            .field("parser", &self.parser)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a stream of events ended.
+#[derive(Debug)]
+pub enum StreamEnd {
+    /// The server closed it, or the connection broke: it may be resumed.
+    Closed,
+    /// The server sent more than it may.
+    TooLarge(Error),
+}
+
+impl EventStream {
+    /// The next message. Events that are no MCP messages are skipped and counted in the log. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub async fn next(&mut self) -> Result<Message, StreamEnd> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Ok(message);
+            }
+            let Some(Ok(chunk)) = self.body.next().await else {
+                return Err(StreamEnd::Closed);
+            };
+            let events = self.parser.push(&chunk).map_err(|too_large| {
+                StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, too_large.to_string()))
+            })?;
+            for event in events.into_iter().filter(|event| event.kind == "message") {
+                match protocol::parse_all(&event.data) {
+                    Ok(messages) => self.ready.extend(messages),
+                    Err(cause) => tracing::debug!(%cause, "skipped an event that is no message"),
+                }
+            }
+        }
+    }
+
+    /// For `Last-Event-ID`.
+    #[must_use]
+    pub fn last_event_id(&self) -> Option<&str> {
+        self.parser.last_event_id()
+    }
+
+    /// How long to wait before resuming; bounded.
+    #[must_use]
+    pub fn retry(&self) -> Duration {
+        self.parser.retry().unwrap_or(DEFAULT_RETRY).min(MAX_RETRY)
+    }
+}
+
+/// A request under way over HTTP.
+#[derive(Debug)]
+pub struct HttpExchange {
+    http: Arc<Http>,
+    ready: VecDeque<Message>,
+    stream: Option<EventStream>,
+    idle_resumes: u32,
+}
+
+impl HttpExchange {
+    /// The next message; see [`Exchange::next`](super::Exchange::next).
+    ///
+    /// # Errors
+    /// [`Loss`] when the answer ends without a response and cannot be resumed.
+    pub async fn next(&mut self) -> Result<Message, Loss> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Ok(message);
+            }
+            let Some(stream) = &mut self.stream else {
+                return Err(self.ended());
+            };
+            match stream.next().await {
+                Ok(message) => {
+                    self.idle_resumes = 0;
+                    return Ok(message);
+                }
+                Err(StreamEnd::TooLarge(error)) => return Err(Loss::maybe_sent(error)),
+                Err(StreamEnd::Closed) => self.resume().await?,
+            }
+        }
+    }
+
+    /// Re-opens a broken stream where it broke off. Only legacy servers send event ids that mean anything: modern ones
+    /// do not answer GET, so a modern stream without its response ends here.
+    async fn resume(&mut self) -> Result<(), Loss> {
+        let Some(stream) = &self.stream else {
+            return Err(self.ended());
+        };
+        let legacy = self
+            .http
+            .version
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some();
+        let (Some(id), true) = (stream.last_event_id().map(str::to_owned), legacy) else {
+            return Err(self.ended());
+        };
+        self.idle_resumes += 1;
+        if self.idle_resumes > MAX_IDLE_RESUMES {
+            return Err(self.ended());
+        }
+        let retry = stream.retry();
+        tokio::time::sleep(retry).await;
+        match self.http.open_stream(Some(&id)).await {
+            Ok(mut resumed) => {
+                // A resumed stream that breaks before its first id goes on from the same place.
+                resumed.parser.inherit(id, retry);
+                self.stream = Some(resumed);
+                Ok(())
+            }
+            Err(loss) => Err(Loss {
+                sent: Sent::Maybe,
+                ..loss
+            }),
+        }
+    }
+
+    fn ended(&self) -> Loss {
+        Loss::maybe_sent(Error::new(
+            Reason::OutcomeUnknown,
+            format!("{} closed the answer before the result", self.http.url),
+        ))
+    }
+}

@@ -1,0 +1,165 @@
+//! Frames in, frames out: how one JSON-RPC exchange travels. Knows nothing of eras, calls or states.
+//!
+//! A transport never sends anything twice: whether a repetition is safe is decided above, from [`Loss::sent`].
+
+pub mod http;
+pub mod sse;
+pub mod stdio;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::{Error, Reason, RpcError};
+use crate::mcp::era::Frame;
+use crate::mcp::protocol::Message;
+use crate::model::status::TransportKind;
+
+/// Whether a lost request may have had an effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// No: the server refused it before looking at it, or nothing of it left.
+    No,
+    /// It may have.
+    Maybe,
+}
+
+/// Why an exchange has no answer.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// What happened.
+    pub error: Error,
+    /// Whether the request may have had an effect.
+    pub sent: Sent,
+    /// The HTTP refusal behind it, if that is what it was.
+    pub refusal: Option<Refusal>,
+}
+
+impl Loss {
+    /// The request did not leave.
+    #[must_use]
+    pub fn not_sent(error: Error) -> Self {
+        Self {
+            error,
+            sent: Sent::No,
+            refusal: None,
+        }
+    }
+
+    /// The request left and nothing more is known.
+    #[must_use]
+    pub fn maybe_sent(error: Error) -> Self {
+        Self {
+            error,
+            sent: Sent::Maybe,
+            refusal: None,
+        }
+    }
+
+    /// Whether the connection as a whole is gone, as opposed to this one exchange.
+    #[must_use]
+    pub fn ends_connection(&self) -> bool {
+        match &self.refusal {
+            Some(refusal) => refusal.session_gone,
+            None => self.error.reason() == Reason::UpstreamUnreachable,
+        }
+    }
+}
+
+/// An HTTP answer that is no MCP answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The status code.
+    pub status: u16,
+    /// The JSON-RPC error in the body, if there is one.
+    pub rpc: Option<RpcError>,
+    /// The request carried a session id and the server no longer knows it.
+    pub session_gone: bool,
+}
+
+/// A live way to a server.
+#[derive(Clone, Debug)]
+pub enum Transport {
+    /// Streamable HTTP.
+    Http(Arc<http::Http>),
+    /// A child process.
+    Stdio(Arc<stdio::Stdio>),
+}
+
+impl Transport {
+    /// Which kind this is.
+    #[must_use]
+    pub fn kind(&self) -> TransportKind {
+        match self {
+            Self::Http(_) => TransportKind::StreamableHttp,
+            Self::Stdio(_) => TransportKind::Stdio,
+        }
+    }
+
+    /// Sends a request and returns the exchange on which its answer arrives.
+    ///
+    /// Cancelling the future or dropping the exchange stops waiting; over HTTP it also closes the request's stream.
+    ///
+    /// # Errors
+    /// [`Loss`] when the request could not be sent or was refused.
+    pub async fn request(&self, frame: Frame) -> Result<Exchange, Loss> {
+        match self {
+            Self::Http(http) => http
+                .request(frame)
+                .await
+                .map(|e| Exchange::Http(Box::new(e))),
+            Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Stdio),
+        }
+    }
+
+    /// Sends a notification or a response.
+    ///
+    /// # Errors
+    /// [`Loss`] when it could not be sent or was refused.
+    pub async fn send(&self, body: Bytes, headers: &[(String, String)]) -> Result<(), Loss> {
+        match self {
+            Self::Http(http) => http.send(body, headers).await,
+            Self::Stdio(stdio) => stdio.send(body).await,
+        }
+    }
+
+    /// Ends the transport: DELETEs the session, or stops the process and everything that it started. Bounded by the
+    /// configured grace periods.
+    pub async fn close(&self) {
+        match self {
+            Self::Http(http) => http.close().await,
+            Self::Stdio(stdio) => stdio.close().await,
+        }
+    }
+
+    /// The last lines on a child's standard error.
+    #[must_use]
+    pub fn stderr_tail(&self) -> String {
+        match self {
+            Self::Http(_) => String::new(),
+            Self::Stdio(stdio) => stdio.stderr_tail(),
+        }
+    }
+}
+
+/// One request under way. Messages arrive in order; the response is the last.
+#[derive(Debug)]
+pub enum Exchange {
+    /// Over HTTP.
+    Http(Box<http::HttpExchange>),
+    /// Over a child's standard streams.
+    Stdio(stdio::StdioExchange),
+}
+
+impl Exchange {
+    /// The next message that belongs to this request. Dropping the future gives the exchange up.
+    ///
+    /// # Errors
+    /// [`Loss`] when the transport ends before the response.
+    pub async fn next(&mut self) -> Result<Message, Loss> {
+        match self {
+            Self::Http(exchange) => exchange.next().await,
+            Self::Stdio(exchange) => exchange.next().await,
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Rows of questions.
+//!
+//! Never stores an answer, and never changes a question that has ended.
+
+use std::time::Duration;
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+
+use super::log::Changes;
+use super::{count, unreadable};
+use crate::base::{
+    CallId, Clock, ElicitationId, Namespace, Revision, ServerId, ServerKey, Timestamp,
+};
+use crate::error::{Error, Reason, Result};
+use crate::model::question::{Mode, Question, QuestionState};
+use crate::model::update::{Body, Filter, Kind};
+
+/// Ended questions that are kept at most, of all namespaces together.
+const KEEP_ENDED: usize = 10_000;
+
+const COLUMNS: &str = "id, namespace, server_id, server_name, call_id, mode, message, requested_schema, url, state, \
+                       created, expires, resolved, request";
+
+const STATES: [(QuestionState, &str); 6] = [
+    (QuestionState::Pending, "pending"),
+    (QuestionState::Answered, "answered"),
+    (QuestionState::Declined, "declined"),
+    (QuestionState::Cancelled, "cancelled"),
+    (QuestionState::Expired, "expired"),
+    (QuestionState::Void, "void"),
+];
+
+fn state_text(state: QuestionState) -> &'static str {
+    let known = STATES.iter().find(|(known, _)| *known == state);
+    known.map_or("void", |(_, text)| text)
+}
+
+fn read(row: &Row<'_>) -> Result<Question> {
+    let id = ElicitationId::new(row.get::<_, String>(0)?);
+    let mode = match row.get_ref(5)?.as_str() {
+        Ok("form") => Mode::Form,
+        Ok("url") => Mode::Url,
+        _ => return Err(unreadable("mode of question", &id)),
+    };
+    let state = row.get_ref(9)?.as_str().ok();
+    let state = STATES.iter().find(|(_, text)| Some(*text) == state);
+    let (state, _) = state.ok_or_else(|| unreadable("state of question", &id))?;
+    Ok(Question {
+        server: ServerKey::new(
+            Namespace::new(row.get::<_, String>(1)?),
+            ServerId::new(row.get::<_, String>(2)?),
+        ),
+        server_name: row.get(3)?,
+        call_id: row.get::<_, Option<String>>(4)?.map(CallId::new),
+        mode,
+        message: row.get(6)?,
+        requested_schema: row.get(7)?,
+        url: row.get(8)?,
+        state: *state,
+        created: Timestamp(row.get(10)?),
+        expires: Timestamp(row.get(11)?),
+        resolved: row.get::<_, Option<i64>>(12)?.map(Timestamp),
+        request: row.get(13)?,
+        id,
+    })
+}
+
+/// Inserts a question.
+pub(super) fn put(changes: &mut Changes<'_>, question: Question) -> Result<Revision> {
+    changes
+        .connection
+        .prepare_cached(
+            "INSERT INTO elicitations (id, namespace, server_id, server_name, call_id, mode, message,
+                 requested_schema, url, state, created, expires, resolved, request)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        )?
+        .execute(params![
+            question.id.as_str(),
+            question.server.namespace.as_str(),
+            question.server.id.as_str(),
+            question.server_name,
+            question.call_id.as_ref().map(CallId::as_str),
+            match question.mode {
+                Mode::Form => "form",
+                Mode::Url => "url",
+            },
+            question.message,
+            question.requested_schema,
+            question.url,
+            state_text(question.state),
+            question.created.0,
+            question.expires.0,
+            question.resolved.map(|resolved| resolved.0),
+            question.request,
+        ])?;
+    changes.question(question)
+}
+
+/// Ends a question if it is pending: the one place that decides which end it gets.
+pub(super) fn end(
+    changes: &mut Changes<'_>,
+    namespace: &Namespace,
+    id: &ElicitationId,
+    state: QuestionState,
+) -> Result<Question> {
+    if state == QuestionState::Pending {
+        return Err(Error::internal("pending is not an end of a question"));
+    }
+    let mut question = one(changes.connection, namespace, id)?;
+    if question.state != QuestionState::Pending {
+        return Err(already_resolved(&question));
+    }
+    question.state = state;
+    question.resolved = Some(changes.now);
+    changes
+        .connection
+        .prepare_cached(
+            "UPDATE elicitations SET state = ?2, resolved = ?3 WHERE id = ?1 AND state = 'pending'",
+        )?
+        .execute(params![id.as_str(), state_text(state), changes.now.0])?;
+    changes.question(question.clone())?;
+    Ok(question)
+}
+
+/// Ends the pending questions of one server, or all, as void.
+pub(super) fn void(
+    changes: &mut Changes<'_>,
+    server: Option<&ServerKey>,
+) -> Result<Vec<ElicitationId>> {
+    let ended = of_server(changes.connection, server, Some(QuestionState::Pending))?;
+    let end = |question: Question| {
+        end(
+            changes,
+            &question.server.namespace,
+            &question.id,
+            QuestionState::Void,
+        )?;
+        Ok(question.id)
+    };
+    ended.into_iter().map(end).collect()
+}
+
+/// Gives every question of a server to another one. Pending ones are deleted at the one and appear at the other, so that
+/// a follower of either sees the truth.
+pub(super) fn move_all(changes: &mut Changes<'_>, old: &ServerKey, new: &ServerKey) -> Result<()> {
+    let pending = of_server(changes.connection, Some(old), Some(QuestionState::Pending))?;
+    changes
+        .connection
+        .prepare_cached(
+            "UPDATE elicitations SET namespace = ?3, server_id = ?4 WHERE namespace = ?1 AND server_id = ?2",
+        )?
+        .execute([
+            old.namespace.as_str(),
+            old.id.as_str(),
+            new.namespace.as_str(),
+            new.id.as_str(),
+        ])?;
+    for mut question in pending {
+        changes.deleted(
+            &old.namespace,
+            &old.id,
+            Kind::Elicitation,
+            question.id.as_str(),
+        )?;
+        question.server = new.clone();
+        changes.question(question)?;
+    }
+    Ok(())
+}
+
+fn of_server(
+    connection: &Connection,
+    server: Option<&ServerKey>,
+    state: Option<QuestionState>,
+) -> Result<Vec<Question>> {
+    let list = List {
+        namespace: server.map(|key| key.namespace.clone()),
+        server_ids: server.map(|key| key.id.clone()).into_iter().collect(),
+        states: state.into_iter().collect(),
+        after: None,
+        limit: usize::MAX,
+    };
+    list.read(connection)
+}
+
+/// One question.
+pub(super) fn one(
+    connection: &Connection,
+    namespace: &Namespace,
+    id: &ElicitationId,
+) -> Result<Question> {
+    let sql = format!("SELECT {COLUMNS} FROM elicitations WHERE id = ?1 AND namespace = ?2");
+    connection
+        .prepare_cached(&sql)?
+        .query_row([id.as_str(), namespace.as_str()], |row| Ok(read(row)))
+        .optional()?
+        .unwrap_or_else(|| {
+            Err(Error::new(
+                Reason::ElicitationNotFound,
+                format!("there is no question `{id}` in namespace `{namespace}`, or its end is long past"),
+            ))
+        })
+}
+
+/// Which questions; an empty list means "all".
+pub(super) struct List {
+    pub(super) namespace: Option<Namespace>,
+    pub(super) server_ids: Vec<ServerId>,
+    pub(super) states: Vec<QuestionState>,
+    pub(super) after: Option<ElicitationId>,
+    pub(super) limit: usize,
+}
+
+impl List {
+    /// Reads them in the order of their ids, which is the order in which they were asked.
+    pub(super) fn read(&self, connection: &Connection) -> Result<Vec<Question>> {
+        let mut sql = format!("SELECT {COLUMNS} FROM elicitations WHERE TRUE");
+        let mut values = Vec::new();
+        if let Some(namespace) = &self.namespace {
+            sql.push_str(" AND namespace = ?");
+            values.push(Value::from(namespace.as_str().to_owned()));
+        }
+        if let [state] = self.states.as_slice() {
+            // As a literal, so that the index over pending questions applies.
+            for part in [" AND state = '", state_text(*state), "'"] {
+                sql.push_str(part);
+            }
+        } else if !self.states.is_empty() {
+            let states = self.states.iter().map(|state| state_text(*state));
+            sql.push_str(" AND state IN (SELECT value FROM json_each(?))");
+            values.push(Value::from(super::json(&states.collect::<Vec<_>>())?));
+        }
+        if let [id] = self.server_ids.as_slice() {
+            sql.push_str(" AND server_id = ?");
+            values.push(Value::from(id.as_str().to_owned()));
+        } else if !self.server_ids.is_empty() {
+            sql.push_str(" AND server_id IN (SELECT value FROM json_each(?))");
+            values.push(Value::from(super::json(&self.server_ids)?));
+        }
+        if let Some(after) = &self.after {
+            sql.push_str(" AND id > ?");
+            values.push(Value::from(after.as_str().to_owned()));
+        }
+        sql.push_str(" ORDER BY id LIMIT ?");
+        values.push(Value::from(count(self.limit)));
+        let mut statement = connection.prepare_cached(&sql)?;
+        let mut rows = statement.query(params_from_iter(values))?;
+        let mut questions = Vec::new();
+        while let Some(row) = rows.next()? {
+            questions.push(read(row)?);
+        }
+        Ok(questions)
+    }
+}
+
+/// Appends every wanted question that is pending.
+pub(super) fn snapshot(
+    connection: &Connection,
+    filter: &Filter,
+    into: &mut Vec<Body>,
+) -> Result<()> {
+    let sql = format!("SELECT {COLUMNS} FROM elicitations WHERE state = 'pending' ORDER BY id");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let namespace = Namespace::new(row.get_ref(1)?.as_str().unwrap_or_default());
+        let server = ServerId::new(row.get_ref(2)?.as_str().unwrap_or_default());
+        if filter.admits(&namespace, &server, Kind::Elicitation) {
+            into.push(Body::Elicitation(Box::new(read(row)?)));
+        }
+    }
+    Ok(())
+}
+
+/// Forgets questions that ended longer ago than `keep`, and the oldest of too many; at most `chunk` of each.
+pub(super) fn prune(
+    connection: &Connection,
+    keep: Duration,
+    now: Timestamp,
+    chunk: usize,
+) -> Result<()> {
+    let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
+    let oldest = now.0.saturating_sub(keep);
+    connection
+        .prepare_cached(
+            "DELETE FROM elicitations WHERE id IN (
+                 SELECT id FROM elicitations WHERE resolved IS NOT NULL AND resolved < ?1 ORDER BY resolved LIMIT ?2)",
+        )?
+        .execute([oldest, count(chunk)])?;
+    let ended: i64 = connection
+        .prepare_cached("SELECT count(*) FROM elicitations WHERE resolved IS NOT NULL")?
+        .query_row([], |row| row.get(0))?;
+    let excess = ended.saturating_sub(count(KEEP_ENDED));
+    if excess > 0 {
+        connection
+            .prepare_cached(
+                "DELETE FROM elicitations WHERE id IN (
+                     SELECT id FROM elicitations WHERE resolved IS NOT NULL ORDER BY resolved LIMIT ?1)",
+            )?
+            .execute([excess.min(count(chunk))])?;
+    }
+    Ok(())
+}
+
+/// The error for a question that has ended: which end, and when.
+#[must_use]
+pub fn already_resolved(question: &Question) -> Error {
+    let id = &question.id;
+    let state = state_text(question.state);
+    let resolved = question.resolved.unwrap_or_default();
+    let ago = Clock.wall().0.saturating_sub(resolved.0).max(0) / 1000;
+    Error::new(
+        Reason::AlreadyResolved,
+        format!("the question `{id}` has ended already: `{state}`, {ago} s ago"),
+    )
+    .with("elicitation_id", id.as_str())
+    .with("state", state.to_uppercase())
+    .with("resolved_unix_millis", resolved.0.to_string())
+}
