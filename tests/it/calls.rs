@@ -504,3 +504,88 @@ async fn what_cannot_be_called_is_refused_with_a_reason() {
     assert_eq!(facts.field, "call.meta_json", "{facts:?}");
     assert!(fake.seen_of("tools/call").is_empty());
 }
+
+/// Servers of every kind that echo.
+async fn echoing(app: &Clients) -> (Vec<FakeMcp>, tempfile::TempDir, Vec<String>) {
+    let scripts = tempfile::tempdir().unwrap();
+    let (mut fakes, mut ids) = (Vec::new(), Vec::new());
+    for modern in [true, false] {
+        let fake = FakeMcp::echo(modern).await;
+        ids.push(
+            app.add_http(&format!("http {modern}"), &fake.url())
+                .await
+                .id,
+        );
+        fakes.push(fake);
+        let name = format!("stdio-{modern}");
+        let spec = Script::healthy(modern).spec(&name, scripts.path()).await;
+        ids.push(app.add_ready(spec).await.id);
+    }
+    (fakes, scripts, ids)
+}
+
+#[tokio::test]
+async fn simultaneous_calls_get_their_own_answers() {
+    let daemon = TestDaemon::start().await;
+    let apps = [daemon.clients().await, daemon.clients().await];
+    let (_fakes, _scripts, ids) = echoing(&apps[0]).await;
+    let calls = (0..400).map(|n| {
+        let (app, id) = (apps[n % 2].clone(), ids[n / 2 % ids.len()].clone());
+        async move {
+            let arguments = format!(r#"{{"n":{n}}}"#);
+            let result = app.call_tool(&id, "echo", &arguments).await.unwrap();
+            assert_eq!(text_of(&result), arguments);
+        }
+    });
+    futures_util::future::join_all(calls).await;
+}
+
+#[tokio::test]
+async fn an_app_that_cancels_a_lot_keeps_its_connection() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let fake = FakeMcp::echo(true).await;
+    fake.reply(
+        "tools/call",
+        |seen| match seen.params()["arguments"]["hang"].as_bool() {
+            Some(true) => Reply::Hang,
+            _ => Reply::Default,
+        },
+    );
+    let server = app.add_http("S", &fake.url()).await;
+    let mut updates = app.updates("").await;
+    updates.snapshot().await;
+    let mut slow = app
+        .call_stream(&server.id, "echo", r#"{"hang":true}"#)
+        .await
+        .unwrap();
+    assert!(matches!(
+        slow.next().await.unwrap(),
+        Some(Event::Started(_))
+    ));
+    for _ in 0..10 {
+        let burst = (0..200).map(|_| {
+            let call = v1::CallToolRequest {
+                call: Some(app.call(&server.id, "echo", r#"{"hang":true}"#)),
+            };
+            let mut tools = app.tools();
+            // Cancelled by dropping, some before and some after they reach the daemon.
+            tokio::time::timeout(Duration::from_millis(20), async move {
+                tools.call_tool(call).await
+            })
+        });
+        futures_util::future::join_all(burst).await;
+    }
+    app.call_tool(&server.id, "echo", "{}").await.unwrap();
+    app.remove(&server.id).await.unwrap();
+    updates.deleted(&server.id).await;
+    let end = slow
+        .next()
+        .await
+        .expect_err("the server of the call is gone");
+    assert_ne!(
+        ErrorFacts::of(&end).reason,
+        "",
+        "the connection was lost: {end:?}"
+    );
+}

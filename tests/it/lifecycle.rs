@@ -365,3 +365,34 @@ async fn announced_changes_reach_the_catalog() {
         assert_eq!(names, ["echo", "fresh"]);
     }
 }
+
+#[tokio::test]
+async fn a_process_has_ended_before_the_next_one_starts() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let scripts = tempfile::tempdir().unwrap();
+    let path = |name: &str| scripts.path().join(name).to_str().unwrap().to_owned();
+    let script = Script {
+        modern: false,
+        // A second process at the same time finds the lock taken and fails.
+        faults: vec![
+            StdioFault::LockFile(path("lock")),
+            StdioFault::Register(path("pids")),
+        ],
+    };
+    let mut spec = script.spec("s", scripts.path()).await;
+    let server = app.add_ready(spec.clone()).await;
+    for n in 0..4 {
+        if let Some(v1::server_spec::Transport::Stdio(stdio)) = &mut spec.transport {
+            stdio.env = vec![v1::EnvVar {
+                name: "N".to_owned(),
+                value: n.to_string(),
+            }];
+        }
+        let (again, outcome) = added(app.add("", spec.clone()).await.unwrap());
+        assert_eq!((&again.id, outcome), (&server.id, AddOutcome::Updated));
+        assert_eq!(again.state(), ConnectionState::Ready, "{again:#?}");
+    }
+    let pids = std::fs::read_to_string(path("pids")).unwrap();
+    assert_eq!(pids.lines().count(), 5, "one process per change");
+}

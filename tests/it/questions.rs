@@ -470,3 +470,48 @@ async fn a_capability_that_is_not_set_is_not_advertised() {
         assert!(advertised[1].get("url").is_none(), "{advertised:?}");
     }
 }
+
+#[tokio::test]
+async fn a_url_is_shown_and_never_fetched() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let (fake, page) = (
+        FakeMcp::modern().tool(tool("ask")).start().await,
+        FakeMcp::echo(true).await,
+    );
+    let url = page.url();
+    fake.reply("tools/call", move |seen| match &seen.params()["inputResponses"]["pay"] {
+        Value::Null => {
+            let params = json!({"mode": "url", "message": "Please pay", "url": url, "elicitationId": "e-1"});
+            let question = json!({"method": "elicitation/create", "params": params});
+            Reply::Json(json!({"resultType": "input_required", "inputRequests": {"pay": question}}))
+        }
+        answer => Reply::Json(complete(answer)),
+    });
+    let spec = ServerSpec {
+        client_capabilities: Some(v1::ClientCapabilities {
+            elicitation_url: true,
+            ..Default::default()
+        }),
+        ..http_spec("S", &fake.url())
+    };
+    app.add("s", spec).await.unwrap();
+    let mut updates = app.updates("").await;
+    let call = start_call(&app, "s");
+    let question = updates.pending().await;
+    assert_eq!(question.mode(), v1::ElicitationMode::Url);
+    assert_eq!(
+        (question.message.as_str(), question.url),
+        ("Please pay", page.url())
+    );
+    let with_content = app.accept(&question.id, "{}").await;
+    let facts = ErrorFacts::expect(with_content, Code::InvalidArgument, "INVALID_FIELD");
+    assert_eq!(facts.field, "content_json");
+    app.respond(&question.id, ElicitationAction::Accept, None)
+        .await
+        .unwrap();
+    let told = result_of(call).await;
+    assert_eq!(told["action"], "accept");
+    assert!(told.get("content").is_none(), "{told}");
+    assert!(page.seen().is_empty(), "the daemon does not open URLs");
+}

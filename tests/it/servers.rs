@@ -338,3 +338,53 @@ async fn what_belongs_to_one_namespace_is_not_seen_in_another() {
         .collect();
     assert_eq!(tools, ["yours"]);
 }
+
+#[test]
+fn any_wanted_id_becomes_a_valid_one_that_stays() {
+    use proptest::strategy::{Strategy as _, ValueTree as _};
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let daemon = TestDaemon::start().await;
+        let app = daemon.clients().await;
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        for n in 0..60 {
+            let wanted = "\\PC{1,80}".new_tree(&mut runner).unwrap().current();
+            let register = async |id: &str| {
+                let request = v1::AddServerRequest {
+                    server_id: id.to_owned(),
+                    spec: Some(http_spec(
+                        &format!("S{n}"),
+                        &format!("http://127.0.0.1:9/{n}"),
+                    )),
+                    register_only: true,
+                    ..Default::default()
+                };
+                app.add_with(request).await
+            };
+            let (server, _) = match register(&wanted).await {
+                Ok(answer) => added(answer),
+                // Two wanted ids may mean the same.
+                Err(status) if status.code() == Code::AlreadyExists => continue,
+                Err(status) => panic!("`{wanted}`: {status:?}"),
+            };
+            let id = &server.id;
+            let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(
+                id.chars().all(valid) && (1..=64).contains(&id.len()),
+                "`{wanted}` -> `{id}`"
+            );
+            assert!(
+                !id.contains("--") && !id.ends_with('-'),
+                "`{wanted}` -> `{id}`"
+            );
+            assert!(
+                id.starts_with(|c: char| c.is_ascii_lowercase()),
+                "`{wanted}` -> `{id}`"
+            );
+            for same in [id, &wanted] {
+                let (again, outcome) = added(register(same).await.unwrap());
+                assert_eq!((&again.id, outcome), (id, AddOutcome::Existing));
+            }
+        }
+    });
+}
