@@ -41,7 +41,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 1
 target=${CARGO_TARGET_DIR:-$root/target}
 cargo build --quiet --workspace --bins || exit 1
-export MCP_SIDECARD_BIN=$target/debug/mcp-sidecard
+export MCP_SIDECARD_BIN=${MCP_SIDECARD_BIN:-$target/debug/mcp-sidecard}
 
 { read -r node && read -r suite; } < <("$target/debug/peers" node22 conformance)
 [ -n "${suite:-}" ] || exit 1
