@@ -404,7 +404,9 @@ async fn keep(
                 }
                 break;
             }
-            Err(failure) if inner.closing.is_cancelled() => {
+            Err(failure)
+                if inner.closing.is_cancelled() || failure.reason() != Reason::StoreFailed =>
+            {
                 tracing::warn!(elicitation_id = %id, %failure, "the end of a question could not be written; it ends at the next start");
                 break;
             }

@@ -1,4 +1,6 @@
 //! The daemon that holds every MCP connection, token and pending question of a host. See `ARCHITECTURE.md`.
+//!
+//! This file builds the parts in order and owns their end; it is the only one that sees all of them.
 
 pub mod api;
 pub mod base;
@@ -9,4 +11,189 @@ pub mod inputs;
 pub mod mcp;
 pub mod model;
 pub mod policy;
+pub mod registry;
 pub mod store;
+pub mod systemd;
+pub mod telemetry;
+
+#[cfg(test)]
+mod architecture_test;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+
+use crate::api::socket::{self, Bound};
+use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::inputs::{Inputs, InputsConfig};
+use crate::mcp::Settings;
+use crate::mcp::open::Dialer;
+use crate::mcp::transport::stdio::StdioOptions;
+use crate::policy::{ClientOptions, Policy};
+use crate::registry::Registry;
+use crate::store::{Store, StoreConfig};
+
+/// What tasks may still do after the last connection has ended.
+const LAST_GRACE: Duration = Duration::from_secs(5);
+
+/// A daemon that is built, holds its socket, and does not serve yet.
+#[derive(Debug)]
+pub struct Daemon {
+    config: Config,
+    bound: Bound,
+    routes: Routes,
+    health: Health,
+    tracker: TaskTracker,
+    /// Cancelled when the daemon begins to stop: long streams end.
+    draining: CancellationToken,
+    store: Store,
+    inputs: Inputs,
+    registry: Registry,
+}
+
+impl Daemon {
+    /// Builds the parts in order: everything that can fail at start fails here, before any app is served. Stored
+    /// servers begin to connect in the background; none of them can hold up the start.
+    ///
+    /// # Errors
+    /// The failure of the first part that cannot start, with its remedy.
+    pub async fn build(config: Config) -> Result<Self> {
+        let tracker = TaskTracker::new();
+        let draining = CancellationToken::new();
+        let policy = Policy::new(&config.policy);
+        let client = policy.http_client(ClientOptions::default())?;
+
+        // The store locks the data directory: of two daemons on one directory the second ends here.
+        let opening = store_config(&config);
+        let (store, records) = tokio::task::spawn_blocking(|| Store::open(opening))
+            .await
+            .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
+        let bound = socket::open(&config.socket)?;
+
+        let inputs = Inputs::new(
+            store.clone(),
+            InputsConfig {
+                expiry: config.questions.expiry,
+                max_pending_per_server: config.questions.max_pending_per_server,
+            },
+        );
+        let settings = Arc::new(settings(&config));
+        let dialer = Dialer {
+            client,
+            policy,
+            inputs: inputs.clone(),
+            settings: Arc::clone(&settings),
+            tasks: tracker.clone(),
+        };
+        let registry = Registry::start(records, store.clone(), dialer, config.limits.servers);
+        let shared = Shared {
+            access: Access::new(&config.access),
+            registry: registry.clone(),
+            inputs: inputs.clone(),
+            store: store.clone(),
+            settings,
+            wait_max: config.timeouts.wait_max,
+            bookmark_interval: config.updates.bookmark_interval,
+            subscribers: Arc::new(Semaphore::new(config.limits.subscribers)),
+            message_bytes: config.limits.grpc_message_bytes,
+            shutdown: draining.clone(),
+            tasks: tracker.clone(),
+        };
+        let (routes, health) = infrastructure(api::routes(&shared), api::SERVICES).await?;
+        Ok(Self { config, bound, routes, health, tracker, draining, store, inputs, registry })
+    }
+
+    /// Serves until `shutdown` is cancelled, then drains: health says NOT_SERVING, running RPCs may finish, connections
+    /// to servers end, the socket is removed. Returns when nothing runs any more, at most `timeouts.drain` and a few
+    /// seconds later.
+    ///
+    /// # Errors
+    /// That of the accept loop.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
+        let end = CancellationToken::new();
+        let options = ServeOptions {
+            connections: self.config.limits.connections,
+            drain: self.config.timeouts.drain,
+        };
+        let serving = serve(
+            self.bound.listener,
+            self.routes,
+            options,
+            self.draining.clone(),
+            self.tracker.clone(),
+        );
+        self.health.serving().await;
+        systemd::watchdog(&self.tracker, end.clone());
+        systemd::ready("serving");
+        tracing::info!(socket = %self.config.socket.path.display(), "ready");
+
+        let draining = async {
+            shutdown.cancelled().await;
+            tracing::info!("draining");
+            systemd::stopping("draining");
+            self.health.draining().await;
+            self.draining.cancel();
+        };
+        let mut serving = std::pin::pin!(serving);
+        let served = tokio::select! {
+            served = &mut serving => served,
+            () = draining => serving.await,
+        };
+
+        // From the top down: nobody may ask a part that has ended.
+        self.registry.stop().await;
+        self.inputs.close().await;
+        if let Err(error) = self.store.close().await {
+            tracing::error!(%error, "the store did not close cleanly");
+        }
+        end.cancel();
+        self.tracker.close();
+        if tokio::time::timeout(LAST_GRACE, self.tracker.wait()).await.is_err() {
+            tracing::warn!(tasks = self.tracker.len(), "tasks are left behind");
+        }
+        self.bound.file.remove();
+        tracing::info!("stopped");
+        served
+    }
+}
+
+fn store_config(config: &Config) -> StoreConfig {
+    StoreConfig {
+        key_file: config.vault.key_file.clone(),
+        keep_updates: config.updates.keep_count,
+        keep_age: config.updates.keep_age,
+        ..StoreConfig::new(&config.data_dir)
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    Settings {
+        connect: config.timeouts.connect,
+        probe: config.timeouts.probe,
+        call_idle: config.timeouts.call_idle,
+        call: config.timeouts.call,
+        message_bytes: config.limits.message_bytes,
+        list_pages: config.limits.list_pages,
+        list_items: config.limits.list_items,
+        calls_per_server: config.limits.calls_per_server,
+        rounds: config.limits.rounds,
+        close_grace: config.timeouts.close,
+        reconnect_max: config.reconnect.max_delay,
+        liveness: config.reconnect.liveness_interval,
+        list_refresh: config.reconnect.list_refresh_interval,
+        stdio_enabled: config.stdio.enabled,
+        stdio: StdioOptions {
+            pass_env: config.stdio.pass_env.clone(),
+            default_cwd: config.data_dir.clone(),
+            message_limit: config.limits.message_bytes,
+            stderr_tail: config.limits.stderr_tail_bytes,
+            close_grace: config.timeouts.close,
+        },
+    }
+}

@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The daemon's binary: hands over to the command line. Holds no logic.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::Cli::run()
+}

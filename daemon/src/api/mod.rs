@@ -3,14 +3,102 @@
 //! `socket` makes the listener, `serve` owns connections, `context` says who asks and until when, `peer` decides which
 //! namespaces they may use, `status` turns errors into statuses. Never holds state of servers, calls or questions.
 
+mod calls;
+mod content;
 pub mod context;
+mod convert;
+pub mod elicitations;
 pub mod infrastructure;
+mod page;
 pub mod peer;
+pub mod prompts;
+pub mod resources;
 pub mod serve;
+pub mod servers;
 pub mod socket;
+mod spec;
 pub mod status;
+pub mod tools;
+pub mod updates;
 
 pub use context::{RequestContext, bounded, within};
 pub use infrastructure::{Health, infrastructure};
 pub use peer::Access;
 pub use serve::{ServeOptions, serve};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mcp_sidecar_proto::v1;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+
+use crate::inputs::Inputs;
+use crate::mcp::Settings;
+use crate::registry::Registry;
+use crate::store::Store;
+
+/// The services of the contract that the daemon serves, by full name.
+pub const SERVICES: &[&str] = &[
+    "mcpsidecar.v1.ServerService",
+    "mcpsidecar.v1.ToolService",
+    "mcpsidecar.v1.ResourceService",
+    "mcpsidecar.v1.PromptService",
+    "mcpsidecar.v1.ElicitationService",
+    "mcpsidecar.v1.UpdateService",
+];
+
+/// What the services work with. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Who may use which namespaces.
+    pub access: Access,
+    /// The servers.
+    pub registry: Registry,
+    /// The questions.
+    pub inputs: Inputs,
+    /// The update log; read only.
+    pub store: Store,
+    /// Bounds and defaults of connections.
+    pub settings: Arc<Settings>,
+    /// Longest wait of one waiting RPC.
+    pub wait_max: Duration,
+    /// How often an idle update stream gives a sign of life.
+    pub bookmark_interval: Duration,
+    /// One permit per open update stream.
+    pub subscribers: Arc<Semaphore>,
+    /// Largest gRPC message, in bytes, in both directions.
+    pub message_bytes: usize,
+    /// Cancelled when the daemon begins to stop.
+    pub shutdown: CancellationToken,
+    /// Owner of the tasks of streams.
+    pub tasks: TaskTracker,
+}
+
+/// The services of the contract.
+#[must_use]
+pub fn routes(shared: &Shared) -> Routes {
+    /// Every service takes and gives messages up to the same size.
+    macro_rules! service {
+        ($module:ident :: $server:ident, $service:expr) => {
+            v1::$module::$server::new($service)
+                .max_decoding_message_size(shared.message_bytes)
+                .max_encoding_message_size(shared.message_bytes)
+        };
+    }
+    Routes::default()
+        .add_service(service!(server_service_server::ServerServiceServer, servers::Servers(shared.clone())))
+        .add_service(service!(tool_service_server::ToolServiceServer, tools::Tools(shared.clone())))
+        .add_service(service!(
+            resource_service_server::ResourceServiceServer,
+            resources::Resources(shared.clone())
+        ))
+        .add_service(service!(prompt_service_server::PromptServiceServer, prompts::Prompts(shared.clone())))
+        .add_service(service!(
+            elicitation_service_server::ElicitationServiceServer,
+            elicitations::Elicitations(shared.clone())
+        ))
+        .add_service(service!(update_service_server::UpdateServiceServer, updates::Updates(shared.clone())))
+}

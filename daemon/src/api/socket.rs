@@ -26,7 +26,7 @@ const BACKLOG: i32 = 1_024;
 /// A listening socket, and what is needed to leave no trace of it.
 #[derive(Debug)]
 pub struct Bound {
-    /// The listener, ready for [`serve`](super::serve).
+    /// The listener, ready for [`serve()`](super::serve()).
     pub listener: UnixListener,
     /// Removes the socket file.
     pub file: SocketFile,

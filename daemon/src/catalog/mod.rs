@@ -89,16 +89,21 @@ impl Catalog {
             tracing::warn!(%server, tool = %bad.name, reason = %bad.reason, "a tool is withheld");
         }
         withheld.truncate(MAX_WITHHELD);
-        self.by_model_name = HashMap::with_capacity(tools.len() * 2);
-        for (index, tool) in tools.iter().enumerate() {
-            for style in names::Style::ALL {
-                self.by_model_name
-                    .insert(names::model_name(style, server, &tool.name), index);
-            }
-        }
         self.by_name = by_name;
         self.withheld = withheld;
         self.tools = list(tools, pages, at);
+        self.rename(server);
+    }
+
+    /// Derives the model names anew, for the server's id.
+    pub fn rename(&mut self, server: &ServerId) {
+        self.by_model_name = HashMap::with_capacity(self.tools.entries.len() * 2);
+        for (index, tool) in self.tools.entries.iter().enumerate() {
+            for style in names::Style::ALL {
+                let name = names::model_name(style, server, &tool.name);
+                self.by_model_name.insert(name, index);
+            }
+        }
     }
 
     /// Replaces the resources.

@@ -104,10 +104,12 @@ impl Environment {
         if let Some(named) = self.path(FILE_VARIABLE) {
             return Some(named);
         }
-        let home = self.path("HOME").map(|home| home.join(".config"));
-        let user = self.path("XDG_CONFIG_HOME").or(home);
+        // The home of root is not where an operator looks for the configuration of a service.
+        let home = self.path("HOME").filter(|_| !self.root);
+        let user = self.path("XDG_CONFIG_HOME");
+        let user = user.or_else(|| Some(home?.join(".config")));
         let user = user.map(|directory| directory.join(DIRECTORY).join("config.toml"));
-        let user = user.filter(|path| !self.root && path.exists());
+        let user = user.filter(|path| path.exists());
         user.or_else(|| Some(self.system_file.clone()).filter(|path| path.exists()))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Nothing is answered here that nobody decided: roots come from the registration, everything else from people.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::base::ServerKey;
 use crate::error::RpcError;
@@ -16,7 +16,7 @@ use crate::model::spec::{ClientCapabilities, Root, ServerSpec};
 #[derive(Clone, Debug)]
 pub struct Asker {
     inputs: Inputs,
-    server: ServerKey,
+    server: Arc<RwLock<ServerKey>>,
     name: Arc<str>,
     capabilities: ClientCapabilities,
     roots: Arc<[Root]>,
@@ -28,11 +28,16 @@ impl Asker {
     pub fn new(inputs: Inputs, server: ServerKey, spec: &ServerSpec) -> Self {
         Self {
             inputs,
-            server,
+            server: Arc::new(RwLock::new(server)),
             name: spec.name.as_str().into(),
             capabilities: spec.capabilities.clone(),
             roots: spec.roots.clone().into(),
         }
+    }
+
+    /// The server has a new id.
+    pub fn rename(&self, key: ServerKey) {
+        *self.server.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
     /// Answers what needs no human.
@@ -99,7 +104,11 @@ impl Asker {
             _ => {}
         }
         let question = NewQuestion {
-            server: self.server.clone(),
+            server: self
+                .server
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
             server_name: self.name.to_string(),
             call_id: call.map(|call| call.call_id.clone()),
             mode,

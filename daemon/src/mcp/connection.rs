@@ -52,6 +52,19 @@ pub struct Handle {
     connect_bound: Duration,
 }
 
+/// A command that was accepted. Commands are carried out in the order in which they were accepted, so a caller may let
+/// go of its own locks before it waits.
+#[derive(Debug)]
+#[must_use = "the command is not carried out yet"]
+pub struct Ack(oneshot::Receiver<()>);
+
+impl Ack {
+    /// Waits until the command was carried out. Bounded by the grace periods of closing a connection.
+    pub async fn done(self) {
+        let _ = self.0.await;
+    }
+}
+
 #[derive(Debug)]
 enum Command {
     Connect(oneshot::Sender<()>),
@@ -60,6 +73,8 @@ enum Command {
     Refresh(oneshot::Sender<()>),
     /// New settings; the connection is replaced if it has to be.
     Apply(Box<ServerRecord>, oneshot::Sender<()>),
+    /// The server has a new id; everything else stays.
+    Rename(ServerKey, oneshot::Sender<()>),
     Stop(oneshot::Sender<()>),
 }
 
@@ -131,43 +146,50 @@ impl Handle {
         self.live.borrow().clone()
     }
 
-    async fn tell(
-        &self,
-        command: impl FnOnce(oneshot::Sender<()>) -> Command,
-    ) -> oneshot::Receiver<()> {
+    async fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Ack {
         let (done_tx, done) = oneshot::channel();
         // An actor that has ended has nothing left to do: the receiver reports it at once.
         let _ = self.commands.send(command(done_tx)).await;
-        done
+        Ack(done)
     }
 
-    /// Connects, or tries again without waiting for the back-off. Returns when the attempt has begun.
-    pub async fn connect(&self) {
-        let _ = self.tell(Command::Connect).await.await;
+    /// Connects, or tries again without waiting for the back-off. Done when the attempt has begun.
+    pub async fn connect(&self) -> Ack {
+        self.tell(Command::Connect).await
     }
 
-    /// Ends the connection. Returns when it is closed.
-    pub async fn disconnect(&self) {
-        let _ = self.tell(Command::Disconnect).await.await;
+    /// Ends the connection. Done when it is closed.
+    pub async fn disconnect(&self) -> Ack {
+        self.tell(Command::Disconnect).await
     }
 
-    /// Reads the lists again. Returns when that is done or `timeout` is over.
-    pub async fn refresh(&self, timeout: Duration) {
-        let done = self.tell(Command::Refresh).await;
-        let _ = tokio::time::timeout(timeout, done).await;
+    /// Reads the lists again. Done when they have been read, or cannot be.
+    pub async fn refresh(&self) -> Ack {
+        self.tell(Command::Refresh).await
     }
 
-    /// Takes over changed settings. Returns when they are in force.
-    pub async fn apply(&self, record: ServerRecord) {
-        let _ = self
-            .tell(|done| Command::Apply(Box::new(record), done))
+    /// Takes over changed settings. Done when they are in force.
+    pub async fn apply(&self, record: ServerRecord) -> Ack {
+        self.tell(|done| Command::Apply(Box::new(record), done))
             .await
+    }
+
+    /// Gives the server another id, without touching its connection. Returns the handle under the new id.
+    #[must_use = "the old handle has the old id"]
+    pub async fn rename(&self, key: ServerKey) -> Self {
+        self.tell(|done| Command::Rename(key.clone(), done))
+            .await
+            .done()
             .await;
+        Self {
+            key,
+            ..self.clone()
+        }
     }
 
     /// Ends the connection and the actor. Returns when everything of it is gone.
     pub async fn stop(&self) {
-        let _ = self.tell(Command::Stop).await.await;
+        self.tell(Command::Stop).await.done().await;
     }
 
     /// Waits until nothing is under way, at most `timeout`. Tells whether that is so.
@@ -186,7 +208,9 @@ impl Handle {
         let bound = Deadline::after(self.connect_bound);
         loop {
             let now = live.borrow_and_update().clone();
-            match (now.status.state, now.link) {
+            // A link that is lost is about to be replaced: wait for what comes of it.
+            let link = now.link.filter(|link| !link.is_lost());
+            match (now.status.state, link) {
                 (ConnectionState::Ready, Some(link)) => return Ok((link, now.catalog)),
                 // A refresh: what was known before still holds.
                 (ConnectionState::Discovering, Some(link))
@@ -455,8 +479,24 @@ impl Actor {
                 }
                 let _ = done.send(());
             }
+            Command::Rename(key, done) => {
+                self.key = key;
+                self.carry_new_key();
+                self.publish().await;
+                let _ = done.send(());
+            }
             Command::Stop(_) => {} // handled where the loop ends
         }
+    }
+
+    /// Carries the new id to whatever holds the old one.
+    fn carry_new_key(&mut self) {
+        if let Some(link) = &self.link {
+            link.rename(self.key.clone());
+        }
+        let mut catalog = Catalog::clone(&self.catalog);
+        catalog.rename(&self.key.id);
+        self.catalog = Arc::new(catalog);
     }
 
     /// Lets the machine take a step and performs what it says.

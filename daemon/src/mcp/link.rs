@@ -12,13 +12,13 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::base::{CallId, Clock, Deadline, ElicitationId};
+use crate::base::{CallId, Clock, Deadline, ElicitationId, ServerKey};
 use crate::error::{Error, Reason, Result, RpcError};
 use crate::mcp::asker::Asker;
 use crate::mcp::era::{Dialect, InputRequired, Outcome, Request};
 use crate::mcp::protocol::{self, Message, ObjectWriter, RawJson, code, method};
 use crate::mcp::transport::{Exchange, Loss, Sent, Transport};
-use crate::model::status::{Era, Implementation, Push};
+use crate::model::status::{Era, Implementation, Push, TransportKind};
 
 /// What a server said about itself when the link was opened.
 #[derive(Clone, Debug, Default)]
@@ -265,10 +265,27 @@ impl Link {
             .unwrap_or_else(|| Error::internal("a link was lost without a cause"))
     }
 
+    /// Whether the server is known to be gone, or to refuse us.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.is_cancelled() || self.closed.is_cancelled()
+    }
+
+    /// How messages travel.
+    #[must_use]
+    pub fn transport_kind(&self) -> TransportKind {
+        self.transport.kind()
+    }
+
     /// Waits until something has happened, and takes it.
     pub async fn news(&self) -> News {
         self.has_news.notified().await;
         std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The server has a new id: its questions carry it from now on.
+    pub fn rename(&self, key: ServerKey) {
+        self.asker.rename(key);
     }
 
     /// The last lines on a child's standard error.

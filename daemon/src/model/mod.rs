@@ -7,3 +7,4 @@ pub mod question;
 pub mod spec;
 pub mod status;
 pub mod update;
+pub mod validate;

@@ -125,6 +125,12 @@ impl StoreConfig {
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     reads: ReadThread,
     writes: WriteThread,

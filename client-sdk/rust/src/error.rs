@@ -1,0 +1,367 @@
+//! What can go wrong, with the daemon's reason codes. Decodes `google.rpc` details; makes no requests.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::connect::ConnectAttempt;
+
+/// Result of this crate's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No daemon answered at any of the paths before the connect timeout was over.
+    #[error("no mcp-sidecar daemon answers; tried {}", Tried(.tried))]
+    Connect {
+        /// Each path in the order of the search, with its last error.
+        tried: Vec<ConnectAttempt>,
+    },
+    /// The daemon refused or failed the request.
+    #[error("{}", status_text(*.code, .reason, .message, .field.as_deref()))]
+    #[non_exhaustive]
+    Status {
+        /// The gRPC code.
+        code: Code,
+        /// The daemon's reason code; [`Reason::UNSPECIFIED`] if the status came without one.
+        reason: Reason,
+        /// What is wrong, for people.
+        message: String,
+        /// Path of the offending field in the request message.
+        field: Option<String>,
+        /// Facts for programs, for example `jsonrpc_code`.
+        metadata: BTreeMap<String, String>,
+        /// When another attempt makes sense.
+        retry_after: Option<Duration>,
+    },
+    /// The connection to the daemon could not be opened again, or was lost while the request ran.
+    #[error("{}", if *.sent { "the connection to the daemon was lost" } else { "the daemon cannot be reached" })]
+    #[non_exhaustive]
+    Transport {
+        /// Whether the request may have reached the daemon. False means that it certainly did not.
+        sent: bool,
+        /// The cause.
+        #[source]
+        source: Box<Status>,
+    },
+    /// The daemon's answer does not follow the contract.
+    #[error("the daemon's answer does not follow the contract: {0}")]
+    Contract(&'static str),
+}
+
+impl Error {
+    /// Whether the same request may be sent again with a chance to succeed and without the risk that it is carried
+    /// out twice. See [`Error::retry_after`] for the delay.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connect { .. } => true,
+            Self::Transport { sent, .. } => !sent,
+            Self::Status {
+                code,
+                reason,
+                retry_after,
+                ..
+            } => match code {
+                Code::Unavailable => *reason != Reason::OUTCOME_UNKNOWN,
+                Code::ResourceExhausted => {
+                    retry_after.is_some() || *reason == Reason::TOO_MANY_CALLS
+                }
+                _ => false,
+            },
+            Self::Contract(_) => false,
+        }
+    }
+
+    /// The daemon's reason code, if the daemon gave one.
+    #[must_use]
+    pub fn reason(&self) -> Option<&Reason> {
+        match self {
+            Self::Status { reason, .. } if *reason != Reason::UNSPECIFIED => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The gRPC code of the daemon's answer.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Status { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// When another attempt makes sense, if the daemon said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+impl From<Status> for Error {
+    /// Decodes the details of a status; for users of the generated clients.
+    fn from(status: Status) -> Self {
+        if let Some(source) = status.source() {
+            if has_cause::<tonic::TimeoutExpired>(source) {
+                // tonic ends a late request with CANCELLED of its own; to the app it is the deadline.
+                return Self::Status {
+                    code: Code::DeadlineExceeded,
+                    reason: Reason::DEADLINE_EXCEEDED,
+                    message: "the deadline of the request is over".to_owned(),
+                    field: None,
+                    metadata: BTreeMap::new(),
+                    retry_after: None,
+                };
+            }
+            return Self::Transport {
+                sent: !has_cause::<tonic::ConnectError>(source),
+                source: Box::new(status),
+            };
+        }
+        let details = status.get_error_details();
+        let (reason, metadata) = details.error_info().map_or_else(
+            || (Reason::UNSPECIFIED, BTreeMap::new()),
+            |info| {
+                (
+                    Reason::from(info.reason.clone()),
+                    info.metadata.clone().into_iter().collect(),
+                )
+            },
+        );
+        Self::Status {
+            code: status.code(),
+            reason,
+            message: status.message().to_owned(),
+            field: details
+                .bad_request()
+                .and_then(|bad| bad.field_violations.first())
+                .map(|violation| violation.field.clone()),
+            metadata,
+            retry_after: details.retry_info().and_then(|info| info.retry_delay),
+        }
+    }
+}
+
+fn has_cause<E: StdError + 'static>(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<E>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+struct Tried<'a>(&'a [ConnectAttempt]);
+
+impl fmt::Display for Tried<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, attempt) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(
+                f,
+                "{separator}`{}` ({})",
+                attempt.path.display(),
+                attempt.error
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn status_text(code: Code, reason: &Reason, message: &str, field: Option<&str>) -> String {
+    let reason = match reason.as_str() {
+        "" => format!("{code:?}"),
+        reason => reason.to_owned(),
+    };
+    let message = match message {
+        "" => code.description(),
+        message => message,
+    };
+    match field {
+        Some(field) => format!("{reason} in `{field}`: {message}"),
+        None => format!("{reason}: {message}"),
+    }
+}
+
+/// A reason code of the daemon (`google.rpc.ErrorInfo.reason`). Codes are added over time, never renamed.
+///
+/// ```
+/// use mcp_sidecar_client::Reason;
+///
+/// assert!(Reason::from("SERVER_NOT_FOUND") == Reason::SERVER_NOT_FOUND);
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Reason(Cow<'static, str>);
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident;)+) => {
+        impl Reason {
+            $($(#[doc = $doc])+ pub const $name: Self = Self(Cow::Borrowed(stringify!($name)));)+
+        }
+    };
+}
+
+reasons! {
+    /// A field, URL, JSON text or argument is not acceptable.
+    INVALID_FIELD;
+    /// The caller may not use this namespace.
+    CALLER_NOT_ALLOWED;
+    /// The address policy refuses a destination.
+    DESTINATION_BLOCKED;
+    /// No server was ever registered in this namespace.
+    NAMESPACE_NOT_FOUND;
+    /// No such server in the namespace.
+    SERVER_NOT_FOUND;
+    /// The server has no such tool, or offers none under this name.
+    TOOL_NOT_FOUND;
+    /// No such question, or its end is long past.
+    ELICITATION_NOT_FOUND;
+    /// The wanted id belongs to another server.
+    SERVER_ID_TAKEN;
+    /// The MCP server wants the user to sign in.
+    SIGN_IN_REQUIRED;
+    /// The server is disconnected on purpose.
+    NOT_CONNECTED;
+    /// The server does not offer what was asked for.
+    NOT_SUPPORTED;
+    /// The question, call or sign-in has ended already.
+    ALREADY_RESOLVED;
+    /// The server was removed, or its connection replaced, while the operation ran.
+    SUPERSEDED;
+    /// The server cannot be reached now.
+    UPSTREAM_UNREACHABLE;
+    /// The peer does not speak MCP as far as can be told.
+    NOT_AN_MCP_SERVER;
+    /// The peer broke the protocol.
+    UPSTREAM_PROTOCOL;
+    /// The request was sent to the server and no answer came back.
+    OUTCOME_UNKNOWN;
+    /// The server did not answer in the time that was given to it.
+    UPSTREAM_TIMEOUT;
+    /// The deadline of the request is over.
+    DEADLINE_EXCEEDED;
+    /// The caller went away or cancelled.
+    CANCELLED;
+    /// The daemon is stopping.
+    DRAINING;
+    /// The etag is not the current one.
+    ETAG_MISMATCH;
+    /// Too many calls are running.
+    TOO_MANY_CALLS;
+    /// Too many servers, questions or subscribers exist.
+    TOO_MANY;
+    /// A message is larger than the limit.
+    MESSAGE_TOO_LARGE;
+    /// The resume token's position is no longer kept.
+    RESUME_TOKEN_EXPIRED;
+    /// The server answered with a JSON-RPC error; see `jsonrpc_code`, `jsonrpc_message` and `data_json` in the
+    /// metadata.
+    UPSTREAM_ERROR;
+    /// The daemon's store failed: disk full, read-only, corrupt.
+    STORE_FAILED;
+    /// A fault of the daemon itself.
+    INTERNAL;
+}
+
+impl Reason {
+    /// The status came without a reason code, for example because it is older than the daemon's own handlers.
+    pub const UNSPECIFIED: Self = Self(Cow::Borrowed(""));
+
+    /// The code in `UPPER_SNAKE` form.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Reason {
+    fn from(code: String) -> Self {
+        Self(Cow::Owned(code))
+    }
+}
+
+impl From<&'static str> for Reason {
+    fn from(code: &'static str) -> Self {
+        Self(Cow::Borrowed(code))
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    #[test]
+    fn details_become_fields() {
+        let mut details = ErrorDetails::new();
+        details
+            .set_error_info(
+                "INVALID_FIELD",
+                "mcpsidecar",
+                HashMap::from([("value".to_owned(), "ftp://x".to_owned())]),
+            )
+            .add_bad_request_violation("spec.http.url", "not http")
+            .set_retry_info(Some(Duration::from_millis(1500)));
+        let status = Status::with_error_details(Code::InvalidArgument, "use http:", details);
+        let error = Error::from(status);
+        assert_eq!(
+            error.to_string(),
+            "INVALID_FIELD in `spec.http.url`: use http:"
+        );
+        assert!(!error.is_retryable());
+        assert_eq!(error.retry_after(), Some(Duration::from_millis(1500)));
+        let Error::Status {
+            code,
+            reason,
+            field,
+            metadata,
+            ..
+        } = error
+        else {
+            panic!("{error:?}");
+        };
+        assert_eq!(code, Code::InvalidArgument);
+        assert_eq!(reason, Reason::INVALID_FIELD);
+        assert_eq!(field.as_deref(), Some("spec.http.url"));
+        assert_eq!(metadata["value"], "ftp://x");
+    }
+
+    #[test]
+    fn a_call_with_unknown_outcome_is_not_retried() {
+        let with = |reason: &str| {
+            let details = ErrorDetails::with_error_info(reason, "mcpsidecar", HashMap::new());
+            Error::from(Status::with_error_details(Code::Unavailable, "x", details))
+        };
+        assert!(!with("OUTCOME_UNKNOWN").is_retryable());
+        assert!(with("UPSTREAM_UNREACHABLE").is_retryable());
+        assert!(with("DRAINING").is_retryable());
+    }
+
+    #[test]
+    fn a_status_without_details_is_readable() {
+        let error = Error::from(Status::unimplemented(""));
+        assert_eq!(error.reason(), None);
+        assert!(error.to_string().starts_with("Unimplemented: "), "{error}");
+    }
+}

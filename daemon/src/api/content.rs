@@ -1,0 +1,225 @@
+//! Results of servers to the contract, losing nothing: what has no field of its own goes into `extra_json`, and a block
+//! that cannot be taken apart goes out whole (promise 2).
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use mcp_sidecar_proto::v1;
+use v1::content_block::Block;
+use v1::resource_contents::Body;
+
+use crate::catalog::entry::Fields;
+use crate::error::{Error, Reason, Result};
+use crate::mcp::protocol::RawJson;
+
+/// A tool's result (MCP schema `CallToolResult`).
+///
+/// # Errors
+/// `UPSTREAM_PROTOCOL` if it is not an object.
+pub(super) fn tool_result(raw: &RawJson) -> Result<v1::ToolResult> {
+    let mut fields = fields(raw)?;
+    let blocks = fields.peek("content").and_then(RawJson::elements);
+    let content = blocks.map(|blocks| {
+        fields.take("content");
+        blocks.iter().map(block).collect()
+    });
+    Ok(v1::ToolResult {
+        content: content.unwrap_or_default(),
+        structured_content_json: fields.take("structuredContent").map(|raw| text(&raw)),
+        is_error: fields.read("isError").unwrap_or(false),
+        meta_json: fields.take("_meta").map(|raw| text(&raw)).unwrap_or_default(),
+        extra_json: fields.rest(),
+    })
+}
+
+/// The contents of a resource (MCP schema `ReadResourceResult`).
+///
+/// # Errors
+/// `UPSTREAM_PROTOCOL` if it is not an object.
+pub(super) fn read_resource(raw: &RawJson, call_id: String) -> Result<v1::ReadResourceResponse> {
+    let mut fields = fields(raw)?;
+    let contents = fields.take("contents").and_then(|contents| contents.elements());
+    Ok(v1::ReadResourceResponse {
+        contents: contents.unwrap_or_default().iter().map(resource_contents).collect(),
+        meta_json: fields.take("_meta").map(|raw| text(&raw)).unwrap_or_default(),
+        extra_json: fields.rest(),
+        call_id,
+    })
+}
+
+/// A filled prompt (MCP schema `GetPromptResult`).
+///
+/// # Errors
+/// `UPSTREAM_PROTOCOL` if it is not an object.
+pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResponse> {
+    let mut fields = fields(raw)?;
+    let messages = fields.take("messages").and_then(|messages| messages.elements());
+    let message = |raw: &RawJson| {
+        let mut fields = Fields::of(raw)?;
+        Some(v1::PromptMessage {
+            role: fields.text("role"),
+            content: fields.take("content").as_ref().map(block),
+            extra_json: fields.rest(),
+        })
+    };
+    Ok(v1::GetPromptResponse {
+        description: fields.text("description"),
+        messages: messages.unwrap_or_default().iter().filter_map(message).collect(),
+        meta_json: fields.take("_meta").map(|raw| text(&raw)).unwrap_or_default(),
+        extra_json: fields.rest(),
+        call_id,
+    })
+}
+
+/// Completions (MCP schema `CompleteResult`).
+///
+/// # Errors
+/// `UPSTREAM_PROTOCOL` if it has no `completion`.
+pub(super) fn completion(raw: &RawJson) -> Result<v1::CompleteResponse> {
+    let completion = raw.get("completion").ok_or_else(|| malformed("has no `completion`"))?;
+    let values = completion.get("values").and_then(|values| values.elements()).unwrap_or_default();
+    Ok(v1::CompleteResponse {
+        values: values.iter().filter_map(RawJson::read).collect(),
+        total: completion.get("total").and_then(|total| total.read()),
+        has_more: completion.get("hasMore").and_then(|more| more.read()).unwrap_or(false),
+    })
+}
+
+/// Progress of a call (MCP schema `ProgressNotificationParams`).
+pub(super) fn progress(raw: &RawJson) -> v1::Progress {
+    let Some(mut fields) = Fields::of(raw) else { return v1::Progress::default() };
+    fields.take("progressToken"); // the daemon's own
+    v1::Progress {
+        progress: fields.read("progress").unwrap_or(0.0),
+        total: fields.read("total"),
+        message: fields.text("message"),
+        extra_json: fields.rest(),
+    }
+}
+
+/// A log message (MCP schema `LoggingMessageNotificationParams`).
+pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
+    let Some(mut fields) = Fields::of(raw) else { return v1::LogMessage::default() };
+    let level = match fields.text("level").as_str() {
+        "debug" => v1::LogLevel::Debug,
+        "info" => v1::LogLevel::Info,
+        "notice" => v1::LogLevel::Notice,
+        "warning" => v1::LogLevel::Warning,
+        "error" => v1::LogLevel::Error,
+        "critical" => v1::LogLevel::Critical,
+        "alert" => v1::LogLevel::Alert,
+        "emergency" => v1::LogLevel::Emergency,
+        _ => v1::LogLevel::Unspecified,
+    };
+    v1::LogMessage {
+        level: level.into(),
+        logger: fields.text("logger"),
+        data_json: fields.take("data").map(|raw| text(&raw)).unwrap_or_default(),
+    }
+}
+
+fn fields(raw: &RawJson) -> Result<Fields> {
+    Fields::of(raw).ok_or_else(|| malformed("is not an object"))
+}
+
+fn malformed(what: &str) -> Error {
+    Error::new(Reason::UpstreamProtocol, format!("the server's result {what}"))
+}
+
+fn text(raw: &RawJson) -> String {
+    raw.as_str().to_owned()
+}
+
+fn block(raw: &RawJson) -> v1::ContentBlock {
+    let block = known_block(raw).unwrap_or_else(|| Block::RawJson(text(raw)));
+    v1::ContentBlock { block: Some(block) }
+}
+
+/// The block as a typed message; `None` if it is of another kind or not as its kind should be.
+fn known_block(raw: &RawJson) -> Option<Block> {
+    let mut fields = Fields::of(raw)?;
+    let kind: String = fields.read("type")?;
+    Some(match kind.as_str() {
+        "text" => {
+            Block::Text(v1::TextContent { text: fields.read("text")?, extra_json: fields.rest() })
+        }
+        "image" => Block::Image(v1::ImageContent {
+            data: decode(&fields.read::<String>("data")?)?,
+            mime_type: fields.text("mimeType"),
+            extra_json: fields.rest(),
+        }),
+        "audio" => Block::Audio(v1::AudioContent {
+            data: decode(&fields.read::<String>("data")?)?,
+            mime_type: fields.text("mimeType"),
+            extra_json: fields.rest(),
+        }),
+        "resource_link" => Block::ResourceLink(v1::ResourceLink {
+            uri: fields.read("uri")?,
+            name: fields.text("name"),
+            title: fields.text("title"),
+            description: fields.text("description"),
+            mime_type: fields.text("mimeType"),
+            size: fields.read("size"),
+            extra_json: fields.rest(),
+        }),
+        "resource" => Block::Resource(v1::EmbeddedResource {
+            resource: Some(resource_contents(&fields.take("resource").filter(RawJson::is_object)?)),
+            extra_json: fields.rest(),
+        }),
+        _ => return None,
+    })
+}
+
+fn resource_contents(raw: &RawJson) -> v1::ResourceContents {
+    let Some(mut fields) = Fields::of(raw) else {
+        return v1::ResourceContents { extra_json: text(raw), ..v1::ResourceContents::default() };
+    };
+    let uri = fields.text("uri");
+    let mime_type = fields.text("mimeType");
+    let body = if let Some(text) = fields.read("text") {
+        Some(Body::Text(text))
+    } else {
+        // Base64 that is not strict stays among the rest, as the server wrote it.
+        let blob = fields.peek("blob").and_then(|blob| blob.read::<String>());
+        blob.and_then(|blob| decode(&blob)).map(|bytes| {
+            fields.take("blob");
+            Body::Blob(bytes)
+        })
+    };
+    v1::ResourceContents { uri, mime_type, body, extra_json: fields.rest() }
+}
+
+fn decode(base64: &str) -> Option<Bytes> {
+    STANDARD.decode(base64).ok().map(Bytes::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Block, Body, tool_result};
+    use crate::mcp::protocol::RawJson;
+
+    #[test]
+    fn nothing_of_a_result_is_lost() {
+        let raw = RawJson::parse(
+            r#"{"content":[{"type":"text","text":"a","_meta":{"k":1.10}},{"type":"image","data":"AQI=","mimeType":"image/png"},
+                {"type":"image","data":"AQI","mimeType":"image/png"},{"type":"hologram","x":18446744073709551615},
+                {"type":"resource","resource":{"uri":"u","blob":"AQI=","x":1},"y":2},{"type":"text","text":"\ud800"}],
+                "structuredContent":null,"isError":true,"_meta":{"m":1},"ttlMs":5}"#
+                .to_owned(),
+        )
+        .unwrap();
+        let result = tool_result(&raw).unwrap();
+        let blocks: Vec<_> = result.content.into_iter().map(|block| block.block.unwrap()).collect();
+        assert!(matches!(&blocks[0], Block::Text(text) if text.extra_json == r#"{"_meta":{"k":1.10}}"#));
+        assert!(matches!(&blocks[1], Block::Image(image) if image.data == vec![1, 2]));
+        assert!(matches!(&blocks[2], Block::RawJson(raw) if raw.contains("AQI")));
+        assert!(matches!(&blocks[3], Block::RawJson(raw) if raw.contains("18446744073709551615")));
+        assert!(matches!(&blocks[4], Block::Resource(resource)
+            if resource.extra_json == r#"{"y":2}"#
+            && matches!(resource.resource.as_ref().unwrap().body, Some(Body::Blob(_)))));
+        assert!(matches!(&blocks[5], Block::RawJson(raw) if raw.contains("\\ud800")));
+        assert_eq!(result.structured_content_json.as_deref(), Some("null"));
+        assert!(result.is_error);
+        assert_eq!((result.meta_json.as_str(), result.extra_json.as_str()), (r#"{"m":1}"#, r#"{"ttlMs":5}"#));
+    }
+}

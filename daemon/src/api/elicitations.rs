@@ -1,0 +1,108 @@
+//! `ElicitationService`: the questions of servers.
+
+use mcp_sidecar_proto::v1;
+use tonic::{Request, Response, Status};
+use v1::elicitation_service_server::ElicitationService;
+
+use super::context::RequestContext;
+use super::{Shared, convert};
+use crate::base::{ElicitationId, ServerId};
+use crate::error::{Error, Result};
+use crate::model::question::{Answer, QuestionState};
+
+/// Questions of a page by default, and at most.
+const PAGE: (usize, usize) = (100, 1000);
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct Elicitations(pub Shared);
+
+fn state(state: i32) -> Result<QuestionState> {
+    let unknown = || Error::invalid("states", format!("{state} is not a state of a question"));
+    Ok(match v1::ElicitationState::try_from(state).map_err(|_| unknown())? {
+        v1::ElicitationState::Unspecified => return Err(unknown()),
+        v1::ElicitationState::Pending => QuestionState::Pending,
+        v1::ElicitationState::Answered => QuestionState::Answered,
+        v1::ElicitationState::Declined => QuestionState::Declined,
+        v1::ElicitationState::Cancelled => QuestionState::Cancelled,
+        v1::ElicitationState::Expired => QuestionState::Expired,
+        v1::ElicitationState::Void => QuestionState::Void,
+    })
+}
+
+fn question_id(id: &str) -> Result<ElicitationId> {
+    if id.is_empty() {
+        return Err(Error::invalid("elicitation_id", "name a question; ListElicitations shows them"));
+    }
+    Ok(ElicitationId::new(id))
+}
+
+#[tonic::async_trait]
+impl ElicitationService for Elicitations {
+    async fn list_elicitations(
+        &self,
+        request: Request<v1::ListElicitationsRequest>,
+    ) -> Result<Response<v1::ListElicitationsResponse>, Status> {
+        let context = RequestContext::of(&request)?;
+        let request = request.into_inner();
+        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let mut states = request.states.iter().map(|one| state(*one)).collect::<Result<Vec<_>>>()?;
+        if states.is_empty() {
+            states.push(QuestionState::Pending);
+        }
+        let servers = request.server_ids.iter().map(|id| ServerId::new(id.as_str())).collect();
+        let size = match usize::try_from(request.page_size).unwrap_or(PAGE.1).min(PAGE.1) {
+            0 => PAGE.0,
+            size => size,
+        };
+        // Ids sort by time: the last id of a page is where the next one starts.
+        let after = (!request.page_token.is_empty()).then(|| ElicitationId::new(request.page_token));
+        let found = self.0.inputs.list(namespace, servers, states, after, size + 1);
+        let mut found = context.within(found).await?;
+        let more = found.len() > size;
+        found.truncate(size);
+        let last = found.last().filter(|_| more).map(|question| question.id.to_string());
+        Ok(Response::new(v1::ListElicitationsResponse {
+            elicitations: found.into_iter().map(convert::elicitation).collect(),
+            next_page_token: last.unwrap_or_default(),
+        }))
+    }
+
+    async fn get_elicitation(
+        &self,
+        request: Request<v1::GetElicitationRequest>,
+    ) -> Result<Response<v1::GetElicitationResponse>, Status> {
+        let context = RequestContext::of(&request)?;
+        let request = request.into_inner();
+        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let id = question_id(&request.elicitation_id)?;
+        let question = context.within(self.0.inputs.get(namespace, id)).await?;
+        let elicitation = Some(convert::elicitation(question));
+        Ok(Response::new(v1::GetElicitationResponse { elicitation }))
+    }
+
+    async fn respond_elicitation(
+        &self,
+        request: Request<v1::RespondElicitationRequest>,
+    ) -> Result<Response<v1::RespondElicitationResponse>, Status> {
+        let context = RequestContext::of(&request)?;
+        let request = request.into_inner();
+        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let id = question_id(&request.elicitation_id)?;
+        let action = request.action();
+        let answer = match (action, request.content_json) {
+            (v1::ElicitationAction::Accept, content) => Answer::Accept(content),
+            (v1::ElicitationAction::Decline, None) => Answer::Decline,
+            (v1::ElicitationAction::Cancel, None) => Answer::Cancel,
+            (v1::ElicitationAction::Decline | v1::ElicitationAction::Cancel, Some(_)) => {
+                return Err(Error::invalid("content_json", "only an accepted form has content").into());
+            }
+            (v1::ElicitationAction::Unspecified, _) => {
+                return Err(Error::invalid("action", "say ACCEPT, DECLINE or CANCEL").into());
+            }
+        };
+        let question = self.0.inputs.respond(namespace, id, answer).await?;
+        let elicitation = Some(convert::elicitation(question));
+        Ok(Response::new(v1::RespondElicitationResponse { elicitation }))
+    }
+}

@@ -1,0 +1,213 @@
+//! Registrations from the contract to the domain: whole ones, and changes under a field mask.
+
+use std::time::Duration;
+
+use mcp_sidecar_proto::v1;
+use v1::server_spec::Transport;
+
+use crate::base::Secret;
+use crate::error::{Error, Result};
+use crate::model::spec::{
+    ClientCapabilities, HttpSpec, NamedSecret, RetryPolicy, Root, ServerSpec, StdioSpec, Timeouts,
+    TransportSpec, normalize_url,
+};
+
+/// A duration that is not negative.
+///
+/// # Errors
+/// `INVALID_FIELD` at `field`.
+pub(super) fn duration(
+    value: Option<prost_types::Duration>,
+    field: &'static str,
+) -> Result<Option<Duration>> {
+    value
+        .map(|value| {
+            Duration::try_from(value)
+                .map_err(|_| Error::invalid(field, "the duration must not be negative"))
+        })
+        .transpose()
+}
+
+/// A whole registration.
+///
+/// # Errors
+/// `INVALID_FIELD` for what cannot be expressed in the domain; the rest is checked by the registry.
+pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
+    let spec = spec.ok_or_else(|| Error::invalid("spec", "give the server's name and transport"))?;
+    let transport = match spec.transport {
+        Some(Transport::Http(http)) => TransportSpec::Http(http_spec(http)?),
+        Some(Transport::Stdio(stdio)) => TransportSpec::Stdio(stdio_spec(stdio)),
+        None => return Err(Error::invalid("spec.transport", "give `http` or `stdio`")),
+    };
+    Ok(ServerSpec {
+        name: spec.name,
+        transport,
+        protocol_version: optional(spec.protocol_version),
+        capabilities: capabilities(spec.client_capabilities),
+        roots: roots(spec.roots),
+        retry: retry(spec.retry)?,
+        timeouts: timeouts(spec.timeouts)?,
+    })
+}
+
+/// Changes the fields that the mask names.
+///
+/// # Errors
+/// `INVALID_FIELD` for an empty mask, an unknown path, or a value that cannot be expressed.
+pub(super) fn apply_mask(
+    current: &mut ServerSpec,
+    spec: Option<v1::ServerSpec>,
+    mask: Option<prost_types::FieldMask>,
+) -> Result<()> {
+    let paths = mask.unwrap_or_default().paths;
+    if paths.is_empty() {
+        return Err(Error::invalid(
+            "update_mask",
+            "name the fields of `spec` to change, for example `name` or `http.headers`, or `*`",
+        ));
+    }
+    let new = spec.ok_or_else(|| Error::invalid("spec", "give the new values"))?;
+    let old_secrets = current.secrets().to_vec();
+    for path in &paths {
+        apply_path(current, &new, path)?;
+    }
+    // An empty value means "the one that is stored", because values are never given out.
+    for secret in current.secrets_mut() {
+        if secret.value == Secret::default()
+            && let Some(old) = old_secrets.iter().find(|old| old.name == secret.name)
+        {
+            secret.value = old.value.clone();
+        }
+    }
+    Ok(())
+}
+
+fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Result<()> {
+    match path {
+        "*" => *current = server_spec(Some(new.clone()))?,
+        "name" => current.name.clone_from(&new.name),
+        "protocol_version" => current.protocol_version = optional(new.protocol_version.clone()),
+        "client_capabilities" => {
+            current.capabilities = capabilities(new.client_capabilities.clone());
+        }
+        "roots" => current.roots = roots(new.roots.clone()),
+        "retry" => current.retry = retry(new.retry)?,
+        "timeouts" => current.timeouts = timeouts(new.timeouts)?,
+        "timeouts.connect" => current.timeouts.connect = timeouts(new.timeouts)?.connect,
+        "timeouts.call_idle" => current.timeouts.call_idle = timeouts(new.timeouts)?.call_idle,
+        "timeouts.call" => current.timeouts.call = timeouts(new.timeouts)?.call,
+        "retry.max_attempts" => current.retry.max_attempts = retry(new.retry)?.max_attempts,
+        "retry.base_delay" => current.retry.base_delay = retry(new.retry)?.base_delay,
+        "retry.max_delay" => current.retry.max_delay = retry(new.retry)?.max_delay,
+        _ if path == "http" || path.starts_with("http.") => apply_http(current, new, path)?,
+        _ if path == "stdio" || path.starts_with("stdio.") => apply_stdio(current, new, path)?,
+        _ => return Err(unknown_path(path)),
+    }
+    Ok(())
+}
+
+fn apply_http(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Result<()> {
+    let Some(Transport::Http(new)) = &new.transport else {
+        return Err(Error::invalid("spec.http", format!("`{path}` is in the mask: give `http`")));
+    };
+    match (path, &mut current.transport) {
+        ("http", transport) => *transport = TransportSpec::Http(http_spec(new.clone())?),
+        ("http.url", TransportSpec::Http(http)) => http.url = normalize_url(&new.url, "spec.http.url")?,
+        ("http.headers", TransportSpec::Http(http)) => http.headers = headers(new.headers.clone()),
+        ("http.url" | "http.headers", TransportSpec::Stdio(_)) => return Err(other_transport(path)),
+        _ => return Err(unknown_path(path)),
+    }
+    Ok(())
+}
+
+fn apply_stdio(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Result<()> {
+    let Some(Transport::Stdio(new)) = &new.transport else {
+        return Err(Error::invalid("spec.stdio", format!("`{path}` is in the mask: give `stdio`")));
+    };
+    let new = stdio_spec(new.clone());
+    match (path, &mut current.transport) {
+        ("stdio", transport) => *transport = TransportSpec::Stdio(new),
+        ("stdio.command", TransportSpec::Stdio(stdio)) => stdio.command = new.command,
+        ("stdio.args", TransportSpec::Stdio(stdio)) => stdio.args = new.args,
+        ("stdio.env", TransportSpec::Stdio(stdio)) => stdio.env = new.env,
+        ("stdio.cwd", TransportSpec::Stdio(stdio)) => stdio.cwd = new.cwd,
+        ("stdio.command" | "stdio.args" | "stdio.env" | "stdio.cwd", TransportSpec::Http(_)) => {
+            return Err(other_transport(path));
+        }
+        _ => return Err(unknown_path(path)),
+    }
+    Ok(())
+}
+
+fn unknown_path(path: &str) -> Error {
+    Error::invalid("update_mask", format!("`{path}` is not a field of `spec` that can be changed"))
+}
+
+fn other_transport(path: &str) -> Error {
+    Error::invalid(
+        "update_mask",
+        format!("the server has another transport than `{path}`; change the transport as a whole"),
+    )
+}
+
+fn http_spec(http: v1::HttpTransport) -> Result<HttpSpec> {
+    Ok(HttpSpec {
+        url: normalize_url(&http.url, "spec.http.url")?,
+        headers: headers(http.headers),
+    })
+}
+
+fn stdio_spec(stdio: v1::StdioTransport) -> StdioSpec {
+    let env = stdio.env.into_iter().map(|variable| named_secret(variable.name, variable.value));
+    StdioSpec {
+        command: stdio.command,
+        args: stdio.args,
+        env: env.collect(),
+        cwd: optional(stdio.cwd),
+    }
+}
+
+fn headers(headers: Vec<v1::Header>) -> Vec<NamedSecret> {
+    headers.into_iter().map(|header| named_secret(header.name, header.value)).collect()
+}
+
+fn named_secret(name: String, value: String) -> NamedSecret {
+    NamedSecret { name, value: Secret::new(value) }
+}
+
+fn optional(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn capabilities(capabilities: Option<v1::ClientCapabilities>) -> ClientCapabilities {
+    let capabilities = capabilities.unwrap_or_default();
+    ClientCapabilities {
+        elicitation_form: capabilities.elicitation_form,
+        elicitation_url: capabilities.elicitation_url,
+        extensions: capabilities.extensions_json,
+    }
+}
+
+fn roots(roots: Vec<v1::Root>) -> Vec<Root> {
+    roots.into_iter().map(|root| Root { uri: root.uri, name: root.name }).collect()
+}
+
+fn retry(policy: Option<v1::RetryPolicy>) -> Result<RetryPolicy> {
+    let default = RetryPolicy::default();
+    let Some(policy) = policy else { return Ok(default) };
+    Ok(RetryPolicy {
+        max_attempts: policy.max_attempts.unwrap_or(default.max_attempts),
+        base_delay: duration(policy.base_delay, "spec.retry.base_delay")?
+            .unwrap_or(default.base_delay),
+        max_delay: duration(policy.max_delay, "spec.retry.max_delay")?.unwrap_or(default.max_delay),
+    })
+}
+
+fn timeouts(timeouts: Option<v1::ServerTimeouts>) -> Result<Timeouts> {
+    let timeouts = timeouts.unwrap_or_default();
+    Ok(Timeouts {
+        connect: duration(timeouts.connect, "spec.timeouts.connect")?,
+        call_idle: duration(timeouts.call_idle, "spec.timeouts.call_idle")?,
+        call: duration(timeouts.call, "spec.timeouts.call")?,
+    })
+}

@@ -1,0 +1,238 @@
+//! `UpdateService`: the state and every change of it, as a cursor over the update log.
+//!
+//! A subscriber has no queue: it reads the log at its own pace, so one that stops reading costs nothing. Nothing is sent
+//! before it is committed.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::Stream;
+use futures_util::stream;
+use mcp_sidecar_proto::v1;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+use v1::stream_updates_response::Event;
+use v1::update_service_server::UpdateService;
+
+use super::context::{RequestContext, bounded};
+use super::{Access, Shared, convert};
+use crate::base::{Caller, Namespace, Revision, ServerId};
+use crate::error::{Error, Reason, Result};
+use crate::model::update::{Body, Filter, Kind, Update};
+use crate::store::Store;
+
+/// Updates that are read from the log at once.
+const BATCH: usize = 128;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct Updates(pub Shared);
+
+/// What follows is decided by where the subscriber is.
+struct Subscriber {
+    store: Store,
+    access: Access,
+    caller: Caller,
+    filter: Filter,
+    head: watch::Receiver<Revision>,
+    shutdown: CancellationToken,
+    idle: Duration,
+    cursor: Revision,
+    /// What is left of the snapshot; `None` once its end was sent.
+    snapshot: Option<VecDeque<Body>>,
+    batch: VecDeque<Arc<Update>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Updates {
+    async fn subscribe(&self, request: Request<v1::StreamUpdatesRequest>) -> Result<Subscriber> {
+        let context = RequestContext::of(&request)?;
+        let request = request.into_inner();
+        let filter = self.filter(&request, &context)?;
+        let permit = Arc::clone(&self.0.subscribers).try_acquire_owned().map_err(|_| {
+            Error::new(
+                Reason::TooMany,
+                "as many update streams are open as limits.subscribers allows; close some first",
+            )
+        })?;
+        let store = self.0.store.clone();
+        let head = store.head();
+        let (cursor, snapshot) = if request.resume_token.is_empty() {
+            let (revision, bodies) = context.within(store.snapshot(filter.clone())).await?;
+            (revision, Some(VecDeque::from(bodies)))
+        } else {
+            let revision = store.parse_resume_token(&request.resume_token)?;
+            // Refused here, before the stream begins, if the log no longer reaches back so far.
+            store.updates_after(revision, 1).await?;
+            (revision, None)
+        };
+        Ok(Subscriber {
+            store,
+            access: self.0.access.clone(),
+            caller: context.caller,
+            filter,
+            head,
+            shutdown: self.0.shutdown.clone(),
+            idle: self.0.bookmark_interval,
+            cursor,
+            snapshot,
+            batch: VecDeque::new(),
+            _permit: permit,
+        })
+    }
+
+    fn filter(&self, request: &v1::StreamUpdatesRequest, context: &RequestContext) -> Result<Filter> {
+        let mut filter = Filter::default();
+        let everything = request.namespaces.iter().any(|namespace| namespace == "*");
+        if request.namespaces.is_empty() {
+            filter.namespaces.push(self.0.access.namespace(context.caller, "")?);
+        } else if !everything {
+            for name in &request.namespaces {
+                filter.namespaces.push(self.0.access.namespace(context.caller, name)?);
+            }
+        }
+        filter.server_ids = request.server_ids.iter().map(|id| ServerId::new(id.as_str())).collect();
+        for kind in &request.kinds {
+            filter.kinds.push(match v1::UpdateKind::try_from(*kind) {
+                Ok(v1::UpdateKind::Server) => Kind::Server,
+                Ok(v1::UpdateKind::Elicitation) => Kind::Elicitation,
+                _ => return Err(Error::invalid("kinds", format!("{kind} is not a kind of update"))),
+            });
+        }
+        Ok(filter)
+    }
+}
+
+impl Subscriber {
+    /// The next response; waits for it. Ends with an error when the daemon stops or the log has moved on too far.
+    async fn next(&mut self) -> Result<v1::StreamUpdatesResponse> {
+        if let Some(response) = self.next_of_snapshot() {
+            return Ok(response);
+        }
+        loop {
+            while let Some(update) = self.batch.pop_front() {
+                self.cursor = update.revision;
+                if self.wants(&update) {
+                    return Ok(self.response(&update));
+                }
+            }
+            let head = *self.head.borrow_and_update();
+            if head > self.cursor {
+                self.batch = self.store.updates_after(self.cursor, BATCH).await?.into();
+                if !self.batch.is_empty() {
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = self.shutdown.cancelled() => {
+                    return Err(Error::new(Reason::Draining, "the daemon is stopping; resume when it is back")
+                        .retry_after(Duration::from_secs(1)));
+                }
+                changed = self.head.changed() => {
+                    if changed.is_err() {
+                        return Err(Error::new(Reason::Draining, "the daemon is stopping"));
+                    }
+                }
+                () = tokio::time::sleep(self.idle) => {
+                    return Ok(self.at_cursor(Event::Bookmark(v1::Bookmark {})));
+                }
+            }
+        }
+    }
+
+    fn next_of_snapshot(&mut self) -> Option<v1::StreamUpdatesResponse> {
+        let snapshot = self.snapshot.as_mut()?;
+        loop {
+            let Some(body) = snapshot.pop_front() else {
+                self.snapshot = None;
+                return Some(self.at_cursor(Event::SnapshotEnd(v1::SnapshotEnd {})));
+            };
+            let Some((namespace, upsert)) = upsert(body) else { continue };
+            if self.access.allows(self.caller, &namespace) {
+                return Some(v1::StreamUpdatesResponse {
+                    event: Some(Event::Upsert(upsert)),
+                    resume_token: String::new(),
+                    revision: self.cursor.0,
+                    commit_time: None,
+                });
+            }
+        }
+    }
+
+    fn wants(&self, update: &Update) -> bool {
+        self.filter.admits(&update.namespace, &update.server_id, update.kind)
+            && self.access.allows(self.caller, &update.namespace)
+    }
+
+    fn response(&self, update: &Update) -> v1::StreamUpdatesResponse {
+        let event = match update.body.clone() {
+            Body::Deleted { kind, id } => Event::Delete(v1::Delete {
+                kind: match kind {
+                    Kind::Server => v1::UpdateKind::Server,
+                    Kind::Elicitation => v1::UpdateKind::Elicitation,
+                }
+                .into(),
+                namespace: update.namespace.to_string(),
+                id,
+            }),
+            body => match upsert(body) {
+                Some((_, upsert)) => Event::Upsert(upsert),
+                None => Event::Bookmark(v1::Bookmark {}),
+            },
+        };
+        v1::StreamUpdatesResponse {
+            commit_time: Some(convert::timestamp(update.committed)),
+            ..self.at_cursor(event)
+        }
+    }
+
+    fn at_cursor(&self, event: Event) -> v1::StreamUpdatesResponse {
+        v1::StreamUpdatesResponse {
+            event: Some(event),
+            resume_token: self.store.resume_token(self.cursor),
+            revision: self.cursor.0,
+            commit_time: None,
+        }
+    }
+}
+
+/// A new state with the namespace it belongs to; `None` for what is no state.
+fn upsert(body: Body) -> Option<(Namespace, v1::Upsert)> {
+    let (namespace, resource) = match body {
+        Body::Server(view) => (
+            view.key.namespace.clone(),
+            v1::upsert::Resource::Server(convert::server(*view)),
+        ),
+        Body::Elicitation(question) => (
+            question.server.namespace.clone(),
+            v1::upsert::Resource::Elicitation(convert::elicitation(*question)),
+        ),
+        Body::Deleted { .. } => return None,
+    };
+    Some((namespace, v1::Upsert { resource: Some(resource) }))
+}
+
+#[tonic::async_trait]
+impl UpdateService for Updates {
+    type StreamUpdatesStream =
+        Pin<Box<dyn Stream<Item = Result<v1::StreamUpdatesResponse, Status>> + Send>>;
+
+    async fn stream_updates(
+        &self,
+        request: Request<v1::StreamUpdatesRequest>,
+    ) -> Result<Response<Self::StreamUpdatesStream>, Status> {
+        let deadline = RequestContext::of(&request)?.deadline;
+        let subscriber = self.subscribe(request).await?;
+        let updates = stream::unfold(Some(subscriber), |subscriber| async {
+            let mut subscriber = subscriber?;
+            match subscriber.next().await {
+                Ok(response) => Some((Ok(response), Some(subscriber))),
+                Err(error) => Some((Err(Status::from(error)), None)),
+            }
+        });
+        Ok(Response::new(Box::pin(bounded(deadline, updates))))
+    }
+}

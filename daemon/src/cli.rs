@@ -1,0 +1,140 @@
+//! The command line. Turns arguments into configuration sources, and outcomes into exit codes.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use mcp_sidecard::Daemon;
+use mcp_sidecard::config::{Config, Environment, Sources};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Exit code of a wrong command line or configuration (`EX_USAGE`).
+const BAD_CONFIG: u8 = 64;
+
+/// Holds every MCP connection, token and pending question of this host, and serves them to local apps over gRPC.
+#[derive(Debug, Parser)]
+#[command(name = "mcp-sidecard", version)]
+pub(crate) struct Cli {
+    /// Configuration file [default: $MCP_SIDECARD_CONFIG, else the user's or the system's config.toml]
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// Directory for the daemon's state
+    #[arg(long, value_name = "DIR", global = true)]
+    data_dir: Option<PathBuf>,
+    /// Path of the application socket
+    #[arg(long, value_name = "PATH", global = true)]
+    socket: Option<PathBuf>,
+    /// Sets one configuration key, for example `--set log.filter=debug`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", global = true)]
+    set: Vec<String>,
+    /// Prints the effective configuration as TOML, without secrets, and ends
+    #[arg(long)]
+    print_config: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Checks the configuration and ends: exit code 0 if it is acceptable, 64 if not
+    CheckConfig,
+}
+
+impl Cli {
+    /// Does what the command line says and reports on standard error what went wrong.
+    pub(crate) fn run() -> ExitCode {
+        let cli = match Self::try_parse() {
+            Ok(cli) => cli,
+            Err(error) => {
+                // Help and version come this way too, and are no failure.
+                let _ = error.print();
+                return ExitCode::from(if error.use_stderr() { BAD_CONFIG } else { 0 });
+            }
+        };
+        let config = match Config::load(&cli.sources()) {
+            Ok(config) => config,
+            Err(error) => {
+                report(&error.to_string());
+                return ExitCode::from(BAD_CONFIG);
+            }
+        };
+        match cli.act(config) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                report(&format!("{error:#}"));
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            file: self.config.clone(),
+            data_dir: self.data_dir.clone(),
+            socket: self.socket.clone(),
+            set: self.set.clone(),
+            environment: Environment::of_process(),
+        }
+    }
+
+    fn act(&self, config: Config) -> Result<()> {
+        let mut out = std::io::stdout();
+        if self.print_config {
+            return Ok(write!(out, "{}", config.to_toml()?)?);
+        }
+        match self.command {
+            Some(Command::CheckConfig) => Ok(writeln!(out, "the configuration is acceptable")?),
+            None => serve(config),
+        }
+    }
+}
+
+fn serve(config: Config) -> Result<()> {
+    mcp_sidecard::telemetry::init(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot be started")?;
+    runtime.block_on(async {
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
+        let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
+        let shutdown = CancellationToken::new();
+        let daemon = Daemon::build(config).await?;
+        let running = daemon.run(shutdown.clone());
+        let mut running = std::pin::pin!(running);
+        let mut signals = Signals {
+            terminate,
+            interrupt,
+        };
+        tokio::select! {
+            ended = &mut running => return Ok(ended?),
+            () = signals.next() => shutdown.cancel(),
+        }
+        // A second signal means: now.
+        tokio::select! {
+            ended = &mut running => Ok(ended?),
+            () = signals.next() => anyhow::bail!("ended by a second signal before the drain was over"),
+        }
+    })
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn report(message: &str) {
+    let _ = writeln!(std::io::stderr(), "mcp-sidecard: {message}");
+}

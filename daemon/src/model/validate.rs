@@ -1,0 +1,209 @@
+//! What a registration must satisfy before it is stored. Names the field, the value and the remedy; never a secret.
+
+use std::time::Duration;
+
+use url::Url;
+
+use crate::error::{Error, Result};
+use crate::model::spec::{HttpSpec, ServerSpec, StdioSpec, Timeouts, TransportSpec};
+
+/// Longest name, in characters.
+const MAX_NAME: usize = 128;
+/// Longest text of any other field, in bytes.
+const MAX_TEXT: usize = 32 * 1024;
+/// Most headers, variables, arguments or roots.
+const MAX_LIST: usize = 256;
+/// Headers that the protocol or HTTP itself owns.
+const OWN_HEADERS: &[&str] = &[
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Checks a registration.
+///
+/// # Errors
+/// `INVALID_FIELD` with the path of the first field that is not acceptable.
+pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
+    let length = spec.name.chars().count();
+    if length == 0 || length > MAX_NAME || spec.name.chars().any(char::is_control) {
+        return Err(Error::invalid(
+            "spec.name",
+            format!("the name must be 1 to {MAX_NAME} characters without control characters"),
+        ));
+    }
+    match &spec.transport {
+        TransportSpec::Http(http) => check_http(http)?,
+        TransportSpec::Stdio(stdio) => check_stdio(stdio)?,
+    }
+    if let Some(pin) = &spec.protocol_version
+        && !known_versions.contains(&pin.as_str())
+    {
+        return Err(Error::invalid(
+            "spec.protocol_version",
+            format!(
+                "`{pin}` is not a version that the daemon speaks; it speaks {known_versions:?}"
+            ),
+        ));
+    }
+    let extensions = &spec.capabilities.extensions;
+    if !extensions.is_empty()
+        && serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(extensions).is_err()
+    {
+        return Err(Error::invalid(
+            "spec.client_capabilities.extensions_json",
+            "it must be a JSON object from extension identifier to settings",
+        ));
+    }
+    check_count("spec.roots", spec.roots.len())?;
+    for root in &spec.roots {
+        if !Url::parse(&root.uri).is_ok_and(|uri| uri.scheme() == "file") {
+            return Err(Error::invalid(
+                "spec.roots.uri",
+                format!("`{}` is not a `file:` URI", root.uri),
+            ));
+        }
+    }
+    check_retry(spec)?;
+    check_timeouts(&spec.timeouts)
+}
+
+fn check_http(http: &HttpSpec) -> Result<()> {
+    check_count("spec.http.headers", http.headers.len())?;
+    for header in &http.headers {
+        let name = header.name.to_ascii_lowercase();
+        if http::HeaderName::try_from(name.as_str()).is_err() {
+            return Err(Error::invalid(
+                "spec.http.headers.name",
+                format!("`{}` is not a header name", header.name),
+            ));
+        }
+        if OWN_HEADERS.contains(&name.as_str()) || name.starts_with("mcp-param-") {
+            return Err(Error::invalid(
+                "spec.http.headers.name",
+                format!(
+                    "`{}` is set by the daemon itself; leave it out",
+                    header.name
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_stdio(stdio: &StdioSpec) -> Result<()> {
+    let clean = |text: &str| !text.contains('\0') && text.len() <= MAX_TEXT;
+    if stdio.command.is_empty() || !clean(&stdio.command) {
+        return Err(Error::invalid(
+            "spec.stdio.command",
+            "the command must be a program's name or path",
+        ));
+    }
+    if stdio.command.contains('/') && !stdio.command.starts_with('/') {
+        return Err(Error::invalid(
+            "spec.stdio.command",
+            format!(
+                "`{}` is a relative path; give an absolute one, or a bare name",
+                stdio.command
+            ),
+        ));
+    }
+    check_count("spec.stdio.args", stdio.args.len())?;
+    if !stdio.args.iter().all(|arg| clean(arg)) {
+        return Err(Error::invalid(
+            "spec.stdio.args",
+            "an argument is too long or holds a NUL character",
+        ));
+    }
+    check_count("spec.stdio.env", stdio.env.len())?;
+    for variable in &stdio.env {
+        let name = &variable.name;
+        if name.is_empty() || name.contains(['=', '\0']) || name.len() > MAX_TEXT {
+            return Err(Error::invalid(
+                "spec.stdio.env.name",
+                format!("`{name}` cannot be the name of an environment variable"),
+            ));
+        }
+    }
+    match &stdio.cwd {
+        Some(cwd) if !cwd.starts_with('/') || !clean(cwd) => Err(Error::invalid(
+            "spec.stdio.cwd",
+            format!("`{cwd}` must be an absolute path"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_count(field: &'static str, count: usize) -> Result<()> {
+    if count > MAX_LIST {
+        return Err(Error::invalid(
+            field,
+            format!("{count} entries are more than {MAX_LIST}"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_retry(spec: &ServerSpec) -> Result<()> {
+    let retry = &spec.retry;
+    if !(1..=100).contains(&retry.max_attempts) {
+        return Err(Error::invalid(
+            "spec.retry.max_attempts",
+            format!("{} is not within 1 to 100", retry.max_attempts),
+        ));
+    }
+    check_duration(
+        "spec.retry.base_delay",
+        retry.base_delay,
+        Duration::from_hours(1),
+    )?;
+    check_duration(
+        "spec.retry.max_delay",
+        retry.max_delay,
+        Duration::from_hours(1),
+    )?;
+    if retry.max_delay < retry.base_delay {
+        return Err(Error::invalid(
+            "spec.retry.max_delay",
+            format!(
+                "{:?} is less than base_delay, {:?}",
+                retry.max_delay, retry.base_delay
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn check_timeouts(timeouts: &Timeouts) -> Result<()> {
+    for (field, value) in [
+        ("spec.timeouts.connect", timeouts.connect),
+        ("spec.timeouts.call_idle", timeouts.call_idle),
+        ("spec.timeouts.call", timeouts.call),
+    ] {
+        if let Some(value) = value {
+            check_duration(field, value, Duration::from_hours(24))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_duration(field: &'static str, value: Duration, most: Duration) -> Result<()> {
+    if value < Duration::from_millis(1) || value > most {
+        return Err(Error::invalid(
+            field,
+            format!("{value:?} is not within 1ms to {most:?}"),
+        ));
+    }
+    Ok(())
+}

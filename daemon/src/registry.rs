@@ -1,0 +1,599 @@
+//! The registered servers and their connections: adds, changes, removes, finds.
+//!
+//! A change is committed before it is acted upon. Changes are made one at a time; reading never waits for them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio_util::task::TaskTracker;
+
+use crate::base::{Clock, Namespace, ServerId, ServerKey};
+use crate::error::{Error, Reason, Result};
+use crate::mcp::connection::{Ack, Handle, Live};
+use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS};
+use crate::mcp::open::Dialer;
+use crate::model::spec::{MAX_ID, ServerSpec, TransportSpec, normalize_id, short_hash};
+use crate::model::status::{ConnectionState, ServerRecord, ServerStatus, ServerView};
+use crate::model::validate::check_spec;
+use crate::store::Store;
+
+/// What AddServer did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A new server.
+    Created,
+    /// The same server, unchanged.
+    Existing,
+    /// The same server with other settings, which now hold.
+    Updated,
+    /// The same server, which had a generated id and now has the given one.
+    Migrated,
+}
+
+/// A registered server with its connection.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The registration.
+    pub record: Arc<ServerRecord>,
+    /// The connection.
+    pub handle: Handle,
+}
+
+impl Server {
+    /// What apps see of it now.
+    #[must_use]
+    pub fn view(&self) -> ServerView {
+        let live = self.handle.live();
+        let mut status = ServerStatus::clone(&live.status);
+        if let Some(link) = &live.link {
+            status.stderr_tail = link.stderr_tail();
+        }
+        self.record.view(status)
+    }
+
+    /// What is known of it now.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        self.handle.live()
+    }
+}
+
+/// A server to be registered.
+#[derive(Clone, Debug)]
+pub struct NewServer {
+    /// The namespace.
+    pub namespace: Namespace,
+    /// The wanted id, as given; `None` to have one generated.
+    pub wanted_id: Option<String>,
+    /// The settings.
+    pub spec: ServerSpec,
+    /// Do not connect.
+    pub register_only: bool,
+}
+
+type Servers = HashMap<Namespace, BTreeMap<ServerId, Server>>;
+
+/// All servers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Registry(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    dialer: Dialer,
+    tasks: TaskTracker,
+    limit: usize,
+    servers: RwLock<Servers>,
+    /// Whoever changes registrations holds this, so that what was checked still holds when it is committed.
+    changes: tokio::sync::Mutex<()>,
+}
+
+impl Registry {
+    /// Brings the stored servers back; those that shall be connected start to connect in the background.
+    #[must_use]
+    pub fn start(records: Vec<ServerRecord>, store: Store, dialer: Dialer, limit: usize) -> Self {
+        let tasks = TaskTracker::new();
+        let inner = Inner {
+            store,
+            dialer,
+            tasks,
+            limit,
+            servers: RwLock::default(),
+            changes: tokio::sync::Mutex::default(),
+        };
+        let registry = Self(Arc::new(inner));
+        for record in records {
+            registry.run(record);
+        }
+        registry
+    }
+
+    /// Ends every connection, all at the same time; returns when everything of them is gone.
+    pub async fn stop(&self) {
+        let _changes = self.0.changes.lock().await;
+        let all: Vec<_> = {
+            let mut servers = self
+                .0
+                .servers
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *servers)
+                .into_values()
+                .flat_map(BTreeMap::into_values)
+                .collect()
+        };
+        futures_util::future::join_all(all.iter().map(|server| server.handle.stop())).await;
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    fn run(&self, record: ServerRecord) -> Server {
+        let inner = &self.0;
+        let handle = Handle::spawn(
+            record.clone(),
+            inner.dialer.clone(),
+            inner.store.clone(),
+            &inner.tasks,
+        );
+        let server = Server {
+            record: Arc::new(record),
+            handle,
+        };
+        self.insert(server.clone());
+        server
+    }
+
+    fn insert(&self, server: Server) {
+        let key = server.record.key.clone();
+        let mut servers = self
+            .0
+            .servers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        servers
+            .entry(key.namespace)
+            .or_default()
+            .insert(key.id, server);
+    }
+
+    fn forget(&self, key: &ServerKey) {
+        let mut servers = self
+            .0
+            .servers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_namespace) = servers.get_mut(&key.namespace) {
+            of_namespace.remove(&key.id);
+            if of_namespace.is_empty() {
+                servers.remove(&key.namespace);
+            }
+        }
+    }
+
+    /// One server.
+    ///
+    /// # Errors
+    /// `NAMESPACE_NOT_FOUND` or `SERVER_NOT_FOUND`.
+    pub fn get(&self, namespace: &Namespace, id: &str) -> Result<Server> {
+        if id.is_empty() {
+            return Err(Error::invalid(
+                "server_id",
+                "name a server; ListServers shows the ids",
+            ));
+        }
+        let servers = self
+            .0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let of_namespace = servers.get(namespace);
+        if of_namespace.is_none() && namespace.as_str() != Namespace::DEFAULT {
+            return Err(namespace_not_found(namespace));
+        }
+        // Ids are accepted as they were given, too.
+        let found = of_namespace.and_then(|all| {
+            all.get(&ServerId::new(id))
+                .or_else(|| all.get(&normalize_id(id)))
+        });
+        found.cloned().ok_or_else(|| {
+            Error::new(
+                Reason::ServerNotFound,
+                format!("there is no server `{id}` in namespace `{namespace}`; ListServers shows the ids"),
+            )
+            .with("namespace", namespace.as_str())
+            .with("server_id", id)
+        })
+    }
+
+    /// The servers of a namespace in order of their ids; only the named ones if any are named.
+    ///
+    /// # Errors
+    /// `NAMESPACE_NOT_FOUND` for a namespace in which nothing is registered, unless it is the default one;
+    /// `SERVER_NOT_FOUND` for a named server that is not registered.
+    pub fn list(&self, namespace: &Namespace, ids: &[String]) -> Result<Vec<Server>> {
+        if !ids.is_empty() {
+            let mut named = BTreeMap::new();
+            for id in ids {
+                let server = self.get(namespace, id)?;
+                named.insert(server.record.key.id.clone(), server);
+            }
+            return Ok(named.into_values().collect());
+        }
+        let servers = self
+            .0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        match servers.get(namespace) {
+            Some(all) => Ok(all.values().cloned().collect()),
+            None if namespace.as_str() == Namespace::DEFAULT => Ok(Vec::new()),
+            None => Err(namespace_not_found(namespace)),
+        }
+    }
+
+    /// Registers a server, or finds the one that it is already (rows A2, A3, A5).
+    ///
+    /// # Errors
+    /// `INVALID_FIELD`, `DESTINATION_BLOCKED`, `SERVER_ID_TAKEN`, `TOO_MANY`; nothing is registered then.
+    pub async fn add(&self, new: NewServer) -> Result<(Server, Outcome)> {
+        self.check(&new.spec)?;
+        let changes = self.0.changes.lock().await;
+        let wanted = new.wanted_id.as_deref().map(normalize_id);
+        let (known, same) = self.look_up(&new.namespace, wanted.as_ref(), &new.spec);
+        if let (Some(wanted), Some(other)) = (&wanted, &known)
+            && !is_same(&other.record.spec, &new.spec)
+        {
+            return Err(id_taken(wanted, &other.record, &new.spec));
+        }
+        let (server, outcome, ack) = match (known.or(same), wanted) {
+            (Some(server), Some(wanted)) if server.record.key.id != wanted => {
+                if server.record.generated_id {
+                    self.migrate(&server, wanted, new.spec).await?
+                } else {
+                    // The caller wants the same server twice, under two ids of its own choice.
+                    let connect = !new.register_only;
+                    self.create(new.namespace, wanted, false, new.spec, connect)
+                        .await?
+                }
+            }
+            (Some(server), _) => self.add_again(server, new.spec, new.register_only).await?,
+            (None, wanted) => {
+                let generated = wanted.is_none();
+                let id = wanted.unwrap_or_else(|| self.generate_id(&new.namespace, &new.spec));
+                let connect = !new.register_only;
+                self.create(new.namespace, id, generated, new.spec, connect)
+                    .await?
+            }
+        };
+        drop(changes);
+        if let Some(ack) = ack {
+            ack.done().await;
+        }
+        Ok((server, outcome))
+    }
+
+    /// The server under the wanted id, and the server with the same name and target.
+    fn look_up(
+        &self,
+        namespace: &Namespace,
+        wanted: Option<&ServerId>,
+        spec: &ServerSpec,
+    ) -> (Option<Server>, Option<Server>) {
+        let servers = self
+            .0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(all) = servers.get(namespace) else {
+            return (None, None);
+        };
+        let by_id = wanted.and_then(|wanted| all.get(wanted)).cloned();
+        let same = all
+            .values()
+            .find(|server| is_same(&server.record.spec, spec))
+            .cloned();
+        (by_id, same)
+    }
+
+    async fn create(
+        &self,
+        namespace: Namespace,
+        id: ServerId,
+        generated_id: bool,
+        spec: ServerSpec,
+        connect: bool,
+    ) -> Result<(Server, Outcome, Option<Ack>)> {
+        let count: usize = {
+            let servers = self
+                .0
+                .servers
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            servers.values().map(BTreeMap::len).sum()
+        };
+        if count >= self.0.limit {
+            return Err(Error::new(
+                Reason::TooMany,
+                format!(
+                    "{count} servers are registered, which is the limit (limits.servers); remove some first"
+                ),
+            ));
+        }
+        let now = Clock.wall();
+        let record = ServerRecord {
+            key: ServerKey::new(namespace, id),
+            generated_id,
+            spec,
+            connect,
+            generation: 1,
+            created: now,
+            updated: now,
+            verdict: None,
+        };
+        let state = if connect {
+            ConnectionState::Connecting
+        } else {
+            ConnectionState::Disconnected
+        };
+        let status = ServerStatus {
+            state,
+            since: now,
+            ..ServerStatus::default()
+        };
+        self.0.store.put_server(record.clone(), status).await?;
+        Ok((self.run(record), Outcome::Created, None))
+    }
+
+    /// The same server is added again: settings that differ take effect, a failed connection is tried again.
+    async fn add_again(
+        &self,
+        server: Server,
+        spec: ServerSpec,
+        register_only: bool,
+    ) -> Result<(Server, Outcome, Option<Ack>)> {
+        let mut record = ServerRecord::clone(&server.record);
+        let outcome = if record.spec == spec {
+            Outcome::Existing
+        } else {
+            Outcome::Updated
+        };
+        let connect = record.connect || !register_only;
+        if outcome == Outcome::Existing && connect == record.connect {
+            let idle = connect && server.live().status.state != ConnectionState::Ready;
+            let ack = if idle {
+                Some(server.handle.connect().await)
+            } else {
+                None
+            };
+            return Ok((server, outcome, ack));
+        }
+        record.connect = connect;
+        if outcome == Outcome::Updated {
+            record.spec = spec;
+            record.generation += 1;
+            record.updated = Clock.wall();
+        }
+        let (server, ack) = self.replace(&server, record).await?;
+        Ok((server, outcome, Some(ack)))
+    }
+
+    async fn migrate(
+        &self,
+        server: &Server,
+        id: ServerId,
+        spec: ServerSpec,
+    ) -> Result<(Server, Outcome, Option<Ack>)> {
+        let old = server.record.key.clone();
+        let mut record = ServerRecord::clone(&server.record);
+        record.key.id = id;
+        record.generated_id = false;
+        if record.spec != spec {
+            record.spec = spec;
+            record.generation += 1;
+            record.updated = Clock.wall();
+        }
+        let status = ServerStatus::clone(&server.live().status);
+        self.0
+            .store
+            .rename_server(old.clone(), record.clone(), status)
+            .await?;
+        let handle = server.handle.rename(record.key.clone()).await;
+        let migrated = Server {
+            record: Arc::new(record),
+            handle,
+        };
+        self.forget(&old);
+        self.insert(migrated.clone());
+        let ack = migrated
+            .handle
+            .apply(ServerRecord::clone(&migrated.record))
+            .await;
+        Ok((migrated, Outcome::Migrated, Some(ack)))
+    }
+
+    /// Commits a changed registration and puts it into force.
+    async fn replace(&self, server: &Server, record: ServerRecord) -> Result<(Server, Ack)> {
+        let status = ServerStatus::clone(&server.live().status);
+        self.0.store.put_server(record.clone(), status).await?;
+        let server = Server {
+            record: Arc::new(record),
+            handle: server.handle.clone(),
+        };
+        self.insert(server.clone());
+        let ack = server
+            .handle
+            .apply(ServerRecord::clone(&server.record))
+            .await;
+        Ok((server, ack))
+    }
+
+    /// Changes a registration with `change`, if it is still the one with this etag (empty: any).
+    ///
+    /// # Errors
+    /// `ETAG_MISMATCH`, what `change` returns, and as [`Registry::add`].
+    pub async fn update(
+        &self,
+        namespace: &Namespace,
+        id: &str,
+        etag: &str,
+        change: impl FnOnce(&mut ServerSpec) -> Result<()>,
+    ) -> Result<Server> {
+        let changes = self.0.changes.lock().await;
+        let server = self.get(namespace, id)?;
+        check_etag(&server.record, etag)?;
+        let mut record = ServerRecord::clone(&server.record);
+        change(&mut record.spec)?;
+        self.check(&record.spec)?;
+        if record.spec == server.record.spec {
+            return Ok(server);
+        }
+        let twin = self.look_up(namespace, None, &record.spec).1;
+        if let Some(twin) = twin.filter(|twin| twin.record.key != record.key) {
+            return Err(id_taken(&twin.record.key.id, &twin.record, &record.spec));
+        }
+        record.generation += 1;
+        record.updated = Clock.wall();
+        let (server, ack) = self.replace(&server, record).await?;
+        drop(changes);
+        ack.done().await;
+        Ok(server)
+    }
+
+    /// Removes a server with everything that belongs to it.
+    ///
+    /// # Errors
+    /// `SERVER_NOT_FOUND`, `ETAG_MISMATCH`.
+    pub async fn remove(&self, namespace: &Namespace, id: &str, etag: &str) -> Result<()> {
+        let changes = self.0.changes.lock().await;
+        let server = self.get(namespace, id)?;
+        check_etag(&server.record, etag)?;
+        // First the promise, then the deed: a daemon that dies in between does not bring the server back.
+        self.0
+            .store
+            .remove_server(server.record.key.clone())
+            .await?;
+        self.forget(&server.record.key);
+        drop(changes);
+        server.handle.stop().await;
+        Ok(())
+    }
+
+    /// Connects a server, and remembers that it shall be connected.
+    ///
+    /// # Errors
+    /// `SERVER_NOT_FOUND`.
+    pub async fn connect(&self, namespace: &Namespace, id: &str) -> Result<Server> {
+        self.want(namespace, id, true).await
+    }
+
+    /// Ends a connection, and remembers that it shall stay so. Returns when it is closed.
+    ///
+    /// # Errors
+    /// `SERVER_NOT_FOUND`.
+    pub async fn disconnect(&self, namespace: &Namespace, id: &str) -> Result<Server> {
+        self.want(namespace, id, false).await
+    }
+
+    async fn want(&self, namespace: &Namespace, id: &str, connect: bool) -> Result<Server> {
+        let changes = self.0.changes.lock().await;
+        let mut server = self.get(namespace, id)?;
+        let ack = if server.record.connect == connect {
+            if connect {
+                server.handle.connect().await
+            } else {
+                server.handle.disconnect().await
+            }
+        } else {
+            let mut record = ServerRecord::clone(&server.record);
+            record.connect = connect;
+            let (changed, ack) = self.replace(&server, record).await?;
+            server = changed;
+            ack
+        };
+        drop(changes);
+        ack.done().await;
+        Ok(server)
+    }
+
+    fn check(&self, spec: &ServerSpec) -> Result<()> {
+        let versions: Vec<&str> = MODERN_VERSIONS
+            .iter()
+            .chain(LEGACY_VERSIONS)
+            .copied()
+            .collect();
+        check_spec(spec, &versions)?;
+        match &spec.transport {
+            TransportSpec::Http(http) => self.0.dialer.policy.check_url(&http.url),
+            TransportSpec::Stdio(_) if !self.0.dialer.settings.stdio_enabled => Err(Error::new(
+                Reason::DestinationBlocked,
+                "servers that are child processes are switched off; the operator allows them with stdio.enabled",
+            )),
+            TransportSpec::Stdio(_) => Ok(()),
+        }
+    }
+
+    /// An id that says what it is, is the same for the same server, and leaves plain ids to people.
+    fn generate_id(&self, namespace: &Namespace, spec: &ServerSpec) -> ServerId {
+        let mut salt = String::new();
+        loop {
+            let hash = short_hash(&format!("{}\u{0}{}{salt}", spec.name, spec.target()));
+            let mut slug = normalize_id(&spec.name).as_str().to_owned();
+            slug.truncate(MAX_ID - hash.len() - 1);
+            let id = normalize_id(&format!("{slug}-{hash}"));
+            if self.get(namespace, id.as_str()).is_err() {
+                return id;
+            }
+            salt.push('+');
+        }
+    }
+}
+
+fn is_same(one: &ServerSpec, other: &ServerSpec) -> bool {
+    one.name == other.name && one.target() == other.target()
+}
+
+fn check_etag(record: &ServerRecord, etag: &str) -> Result<()> {
+    if etag.is_empty() || etag == record.etag() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Reason::EtagMismatch,
+        format!(
+            "server `{}` has changed since etag `{etag}`; read it again",
+            record.key.id
+        ),
+    )
+    .with("etag", record.etag()))
+}
+
+fn id_taken(id: &ServerId, holder: &ServerRecord, wanted: &ServerSpec) -> Error {
+    Error::new(
+        Reason::ServerIdTaken,
+        format!(
+            "id `{id}` belongs to server `{}` at {}; `{}` at {} needs another id",
+            holder.spec.name,
+            shown_target(&holder.spec),
+            wanted.name,
+            shown_target(wanted)
+        ),
+    )
+    .with("server_id", id.as_str())
+}
+
+/// A target for people. Arguments of a command may hold what is nobody's business: they are left out.
+fn shown_target(spec: &ServerSpec) -> String {
+    match &spec.transport {
+        TransportSpec::Http(http) => format!("`{}`", http.url),
+        TransportSpec::Stdio(stdio) => format!("command `{}`", stdio.command),
+    }
+}
+
+fn namespace_not_found(namespace: &Namespace) -> Error {
+    Error::new(
+        Reason::NamespaceNotFound,
+        format!(
+            "nothing is registered in namespace `{namespace}`; AddServer makes a namespace exist"
+        ),
+    )
+    .with("namespace", namespace.as_str())
+}
