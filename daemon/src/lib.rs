@@ -67,7 +67,7 @@ impl Daemon {
         let tracker = TaskTracker::new();
         let draining = CancellationToken::new();
         let policy = Policy::new(&config.policy);
-        let client = policy.http_client(ClientOptions::default())?;
+        let client = policy.http_client(ClientOptions { connect_timeout: config.timeouts.connect })?;
 
         // The store locks the data directory: of two daemons on one directory the second ends here.
         let opening = store_config(&config);
@@ -106,7 +106,17 @@ impl Daemon {
             tasks: tracker.clone(),
         };
         let (routes, health) = infrastructure(api::routes(&shared), api::SERVICES).await?;
-        Ok(Self { config, bound, routes, health, tracker, draining, store, inputs, registry })
+        Ok(Self {
+            config,
+            bound,
+            routes,
+            health,
+            tracker,
+            draining,
+            store,
+            inputs,
+            registry,
+        })
     }
 
     /// Serves until `shutdown` is cancelled, then drains: health says NOT_SERVING, running RPCs may finish, connections
@@ -154,7 +164,10 @@ impl Daemon {
         }
         end.cancel();
         self.tracker.close();
-        if tokio::time::timeout(LAST_GRACE, self.tracker.wait()).await.is_err() {
+        if tokio::time::timeout(LAST_GRACE, self.tracker.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!(tasks = self.tracker.len(), "tasks are left behind");
         }
         self.bound.file.remove();

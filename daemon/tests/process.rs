@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
@@ -120,7 +120,10 @@ impl Manager {
     fn wait_for(&self, wanted: &str) {
         let mut buffer = [0; 512];
         loop {
-            let length = self.notifications.recv(&mut buffer).unwrap();
+            let length = match self.notifications.recv(&mut buffer) {
+                Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
+                received => received.unwrap(),
+            };
             if text(&buffer[..length]).lines().any(|line| line == wanted) {
                 return;
             }

@@ -26,7 +26,10 @@ pub(super) fn object(text: &str, field: &'static str) -> Result<RawJson> {
     let raw = RawJson::parse(text.trim().to_owned())
         .map_err(|cause| Error::invalid(field, format!("the text is not JSON: {cause}")))?;
     if !raw.is_object() {
-        return Err(Error::invalid(field, "the JSON must be an object, for example `{}`"));
+        return Err(Error::invalid(
+            field,
+            "the JSON must be an object, for example `{}`",
+        ));
     }
     Ok(raw)
 }
@@ -72,7 +75,10 @@ pub(super) fn options(
 ) -> Result<CallOptions> {
     for (field, bound) in [("call.timeout", timeout), ("call.idle_timeout", idle)] {
         if bound.is_some_and(|bound| bound.is_zero() || bound > MAX_TIMEOUT) {
-            return Err(Error::invalid(field, "the bound must be more than 0 and at most 24 h"));
+            return Err(Error::invalid(
+                field,
+                "the bound must be more than 0 and at most 24 h",
+            ));
         }
     }
     let own = server.record.spec.timeouts;
@@ -106,9 +112,14 @@ pub(super) async fn invoke(
             Ok(result) => return Ok(result),
             Err(failure) => failure,
         };
-        let mismatch = failure.error.rpc().is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
+        let mismatch = failure
+            .error
+            .rpc()
+            .is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
         if !std::mem::take(&mut again) || !(failure.session_gone || mismatch) {
-            return Err(failure.error.with("server_id", server.record.key.id.as_str()));
+            return Err(failure
+                .error
+                .with("server_id", server.record.key.id.as_str()));
         }
         tracing::debug!(error = %failure.error, "a refused call is made again");
         if mismatch {

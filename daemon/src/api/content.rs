@@ -27,7 +27,10 @@ pub(super) fn tool_result(raw: &RawJson) -> Result<v1::ToolResult> {
         content: content.unwrap_or_default(),
         structured_content_json: fields.take("structuredContent").map(|raw| text(&raw)),
         is_error: fields.read("isError").unwrap_or(false),
-        meta_json: fields.take("_meta").map(|raw| text(&raw)).unwrap_or_default(),
+        meta_json: fields
+            .take("_meta")
+            .map(|raw| text(&raw))
+            .unwrap_or_default(),
         extra_json: fields.rest(),
     })
 }
@@ -38,10 +41,19 @@ pub(super) fn tool_result(raw: &RawJson) -> Result<v1::ToolResult> {
 /// `UPSTREAM_PROTOCOL` if it is not an object.
 pub(super) fn read_resource(raw: &RawJson, call_id: String) -> Result<v1::ReadResourceResponse> {
     let mut fields = fields(raw)?;
-    let contents = fields.take("contents").and_then(|contents| contents.elements());
+    let contents = fields
+        .take("contents")
+        .and_then(|contents| contents.elements());
     Ok(v1::ReadResourceResponse {
-        contents: contents.unwrap_or_default().iter().map(resource_contents).collect(),
-        meta_json: fields.take("_meta").map(|raw| text(&raw)).unwrap_or_default(),
+        contents: contents
+            .unwrap_or_default()
+            .iter()
+            .map(resource_contents)
+            .collect(),
+        meta_json: fields
+            .take("_meta")
+            .map(|raw| text(&raw))
+            .unwrap_or_default(),
         extra_json: fields.rest(),
         call_id,
     })
@@ -53,7 +65,9 @@ pub(super) fn read_resource(raw: &RawJson, call_id: String) -> Result<v1::ReadRe
 /// `UPSTREAM_PROTOCOL` if it is not an object.
 pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResponse> {
     let mut fields = fields(raw)?;
-    let messages = fields.take("messages").and_then(|messages| messages.elements());
+    let messages = fields
+        .take("messages")
+        .and_then(|messages| messages.elements());
     let message = |raw: &RawJson| {
         let mut fields = Fields::of(raw)?;
         Some(v1::PromptMessage {
@@ -64,8 +78,15 @@ pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResp
     };
     Ok(v1::GetPromptResponse {
         description: fields.text("description"),
-        messages: messages.unwrap_or_default().iter().filter_map(message).collect(),
-        meta_json: fields.take("_meta").map(|raw| text(&raw)).unwrap_or_default(),
+        messages: messages
+            .unwrap_or_default()
+            .iter()
+            .filter_map(message)
+            .collect(),
+        meta_json: fields
+            .take("_meta")
+            .map(|raw| text(&raw))
+            .unwrap_or_default(),
         extra_json: fields.rest(),
         call_id,
     })
@@ -76,18 +97,28 @@ pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResp
 /// # Errors
 /// `UPSTREAM_PROTOCOL` if it has no `completion`.
 pub(super) fn completion(raw: &RawJson) -> Result<v1::CompleteResponse> {
-    let completion = raw.get("completion").ok_or_else(|| malformed("has no `completion`"))?;
-    let values = completion.get("values").and_then(|values| values.elements()).unwrap_or_default();
+    let completion = raw
+        .get("completion")
+        .ok_or_else(|| malformed("has no `completion`"))?;
+    let values = completion
+        .get("values")
+        .and_then(|values| values.elements())
+        .unwrap_or_default();
     Ok(v1::CompleteResponse {
         values: values.iter().filter_map(RawJson::read).collect(),
         total: completion.get("total").and_then(|total| total.read()),
-        has_more: completion.get("hasMore").and_then(|more| more.read()).unwrap_or(false),
+        has_more: completion
+            .get("hasMore")
+            .and_then(|more| more.read())
+            .unwrap_or(false),
     })
 }
 
 /// Progress of a call (MCP schema `ProgressNotificationParams`).
 pub(super) fn progress(raw: &RawJson) -> v1::Progress {
-    let Some(mut fields) = Fields::of(raw) else { return v1::Progress::default() };
+    let Some(mut fields) = Fields::of(raw) else {
+        return v1::Progress::default();
+    };
     fields.take("progressToken"); // the daemon's own
     v1::Progress {
         progress: fields.read("progress").unwrap_or(0.0),
@@ -99,7 +130,9 @@ pub(super) fn progress(raw: &RawJson) -> v1::Progress {
 
 /// A log message (MCP schema `LoggingMessageNotificationParams`).
 pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
-    let Some(mut fields) = Fields::of(raw) else { return v1::LogMessage::default() };
+    let Some(mut fields) = Fields::of(raw) else {
+        return v1::LogMessage::default();
+    };
     let level = match fields.text("level").as_str() {
         "debug" => v1::LogLevel::Debug,
         "info" => v1::LogLevel::Info,
@@ -114,7 +147,10 @@ pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
     v1::LogMessage {
         level: level.into(),
         logger: fields.text("logger"),
-        data_json: fields.take("data").map(|raw| text(&raw)).unwrap_or_default(),
+        data_json: fields
+            .take("data")
+            .map(|raw| text(&raw))
+            .unwrap_or_default(),
     }
 }
 
@@ -123,7 +159,10 @@ fn fields(raw: &RawJson) -> Result<Fields> {
 }
 
 fn malformed(what: &str) -> Error {
-    Error::new(Reason::UpstreamProtocol, format!("the server's result {what}"))
+    Error::new(
+        Reason::UpstreamProtocol,
+        format!("the server's result {what}"),
+    )
 }
 
 fn text(raw: &RawJson) -> String {
@@ -140,9 +179,10 @@ fn known_block(raw: &RawJson) -> Option<Block> {
     let mut fields = Fields::of(raw)?;
     let kind: String = fields.read("type")?;
     Some(match kind.as_str() {
-        "text" => {
-            Block::Text(v1::TextContent { text: fields.read("text")?, extra_json: fields.rest() })
-        }
+        "text" => Block::Text(v1::TextContent {
+            text: fields.read("text")?,
+            extra_json: fields.rest(),
+        }),
         "image" => Block::Image(v1::ImageContent {
             data: decode(&fields.read::<String>("data")?)?,
             mime_type: fields.text("mimeType"),
@@ -163,7 +203,9 @@ fn known_block(raw: &RawJson) -> Option<Block> {
             extra_json: fields.rest(),
         }),
         "resource" => Block::Resource(v1::EmbeddedResource {
-            resource: Some(resource_contents(&fields.take("resource").filter(RawJson::is_object)?)),
+            resource: Some(resource_contents(
+                &fields.take("resource").filter(RawJson::is_object)?,
+            )),
             extra_json: fields.rest(),
         }),
         _ => return None,
@@ -172,7 +214,10 @@ fn known_block(raw: &RawJson) -> Option<Block> {
 
 fn resource_contents(raw: &RawJson) -> v1::ResourceContents {
     let Some(mut fields) = Fields::of(raw) else {
-        return v1::ResourceContents { extra_json: text(raw), ..v1::ResourceContents::default() };
+        return v1::ResourceContents {
+            extra_json: text(raw),
+            ..v1::ResourceContents::default()
+        };
     };
     let uri = fields.text("uri");
     let mime_type = fields.text("mimeType");
@@ -180,13 +225,18 @@ fn resource_contents(raw: &RawJson) -> v1::ResourceContents {
         Some(Body::Text(text))
     } else {
         // Base64 that is not strict stays among the rest, as the server wrote it.
-        let blob = fields.peek("blob").and_then(|blob| blob.read::<String>());
+        let blob = fields.peek("blob").and_then(RawJson::read::<String>);
         blob.and_then(|blob| decode(&blob)).map(|bytes| {
             fields.take("blob");
             Body::Blob(bytes)
         })
     };
-    v1::ResourceContents { uri, mime_type, body, extra_json: fields.rest() }
+    v1::ResourceContents {
+        uri,
+        mime_type,
+        body,
+        extra_json: fields.rest(),
+    }
 }
 
 fn decode(base64: &str) -> Option<Bytes> {
@@ -209,8 +259,14 @@ mod tests {
         )
         .unwrap();
         let result = tool_result(&raw).unwrap();
-        let blocks: Vec<_> = result.content.into_iter().map(|block| block.block.unwrap()).collect();
-        assert!(matches!(&blocks[0], Block::Text(text) if text.extra_json == r#"{"_meta":{"k":1.10}}"#));
+        let blocks: Vec<_> = result
+            .content
+            .into_iter()
+            .map(|block| block.block.unwrap())
+            .collect();
+        assert!(
+            matches!(&blocks[0], Block::Text(text) if text.extra_json == r#"{"_meta":{"k":1.10}}"#)
+        );
         assert!(matches!(&blocks[1], Block::Image(image) if image.data == vec![1, 2]));
         assert!(matches!(&blocks[2], Block::RawJson(raw) if raw.contains("AQI")));
         assert!(matches!(&blocks[3], Block::RawJson(raw) if raw.contains("18446744073709551615")));
@@ -220,6 +276,9 @@ mod tests {
         assert!(matches!(&blocks[5], Block::RawJson(raw) if raw.contains("\\ud800")));
         assert_eq!(result.structured_content_json.as_deref(), Some("null"));
         assert!(result.is_error);
-        assert_eq!((result.meta_json.as_str(), result.extra_json.as_str()), (r#"{"m":1}"#, r#"{"ttlMs":5}"#));
+        assert_eq!(
+            (result.meta_json.as_str(), result.extra_json.as_str()),
+            (r#"{"m":1}"#, r#"{"ttlMs":5}"#)
+        );
     }
 }

@@ -3,10 +3,10 @@
 use mcp_sidecar_proto::v1;
 use prost_types::Timestamp as ProtoTimestamp;
 
+use crate::base::ServerId;
 use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
 use crate::catalog::names::{Style, model_name};
-use crate::base::ServerId;
 use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::spec::{ServerSpec, TransportSpec};
 use crate::model::status::{
@@ -17,7 +17,10 @@ use crate::model::status::{
 /// A point in time.
 pub(super) fn timestamp(at: Timestamp) -> ProtoTimestamp {
     let nanos = at.0.rem_euclid(1000) * 1_000_000;
-    ProtoTimestamp { seconds: at.0.div_euclid(1000), nanos: i32::try_from(nanos).unwrap_or(0) }
+    ProtoTimestamp {
+        seconds: at.0.div_euclid(1000),
+        nanos: i32::try_from(nanos).unwrap_or(0),
+    }
 }
 
 fn duration(value: std::time::Duration) -> prost_types::Duration {
@@ -47,7 +50,10 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
             headers: http
                 .headers
                 .into_iter()
-                .map(|header| v1::Header { name: header.name, value: String::new() })
+                .map(|header| v1::Header {
+                    name: header.name,
+                    value: String::new(),
+                })
                 .collect(),
         }),
         TransportSpec::Stdio(stdio) => v1::server_spec::Transport::Stdio(v1::StdioTransport {
@@ -56,7 +62,10 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
             env: stdio
                 .env
                 .into_iter()
-                .map(|variable| v1::EnvVar { name: variable.name, value: String::new() })
+                .map(|variable| v1::EnvVar {
+                    name: variable.name,
+                    value: String::new(),
+                })
                 .collect(),
             cwd: stdio.cwd.unwrap_or_default(),
         }),
@@ -73,7 +82,10 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
         roots: spec
             .roots
             .into_iter()
-            .map(|root| v1::Root { uri: root.uri, name: root.name })
+            .map(|root| v1::Root {
+                uri: root.uri,
+                name: root.name,
+            })
             .collect(),
         retry: Some(v1::RetryPolicy {
             max_attempts: Some(spec.retry.max_attempts),
@@ -115,7 +127,10 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         withheld_tools: status
             .withheld
             .into_iter()
-            .map(|tool| v1::WithheldTool { name: tool.name, reason: tool.reason })
+            .map(|tool| v1::WithheldTool {
+                name: tool.name,
+                reason: tool.reason,
+            })
             .collect(),
         last_failure: status.last_failure.map(failure),
         next_retry_time: status.next_retry.map(timestamp),
@@ -178,7 +193,10 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
         id: question.id.to_string(),
         server_id: question.server.id.to_string(),
         server_name: question.server_name,
-        call_id: question.call_id.map(|id| id.to_string()).unwrap_or_default(),
+        call_id: question
+            .call_id
+            .map(|id| id.to_string())
+            .unwrap_or_default(),
         mode: match question.mode {
             Mode::Form => v1::ElicitationMode::Form,
             Mode::Url => v1::ElicitationMode::Url,

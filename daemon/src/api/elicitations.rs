@@ -19,20 +19,25 @@ pub struct Elicitations(pub Shared);
 
 fn state(state: i32) -> Result<QuestionState> {
     let unknown = || Error::invalid("states", format!("{state} is not a state of a question"));
-    Ok(match v1::ElicitationState::try_from(state).map_err(|_| unknown())? {
-        v1::ElicitationState::Unspecified => return Err(unknown()),
-        v1::ElicitationState::Pending => QuestionState::Pending,
-        v1::ElicitationState::Answered => QuestionState::Answered,
-        v1::ElicitationState::Declined => QuestionState::Declined,
-        v1::ElicitationState::Cancelled => QuestionState::Cancelled,
-        v1::ElicitationState::Expired => QuestionState::Expired,
-        v1::ElicitationState::Void => QuestionState::Void,
-    })
+    Ok(
+        match v1::ElicitationState::try_from(state).map_err(|_| unknown())? {
+            v1::ElicitationState::Unspecified => return Err(unknown()),
+            v1::ElicitationState::Pending => QuestionState::Pending,
+            v1::ElicitationState::Answered => QuestionState::Answered,
+            v1::ElicitationState::Declined => QuestionState::Declined,
+            v1::ElicitationState::Cancelled => QuestionState::Cancelled,
+            v1::ElicitationState::Expired => QuestionState::Expired,
+            v1::ElicitationState::Void => QuestionState::Void,
+        },
+    )
 }
 
 fn question_id(id: &str) -> Result<ElicitationId> {
     if id.is_empty() {
-        return Err(Error::invalid("elicitation_id", "name a question; ListElicitations shows them"));
+        return Err(Error::invalid(
+            "elicitation_id",
+            "name a question; ListElicitations shows them",
+        ));
     }
     Ok(ElicitationId::new(id))
 }
@@ -45,23 +50,44 @@ impl ElicitationService for Elicitations {
     ) -> Result<Response<v1::ListElicitationsResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
-        let mut states = request.states.iter().map(|one| state(*one)).collect::<Result<Vec<_>>>()?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
+        let mut states = request
+            .states
+            .iter()
+            .map(|one| state(*one))
+            .collect::<Result<Vec<_>>>()?;
         if states.is_empty() {
             states.push(QuestionState::Pending);
         }
-        let servers = request.server_ids.iter().map(|id| ServerId::new(id.as_str())).collect();
-        let size = match usize::try_from(request.page_size).unwrap_or(PAGE.1).min(PAGE.1) {
+        let servers = request
+            .server_ids
+            .iter()
+            .map(|id| ServerId::new(id.as_str()))
+            .collect();
+        let size = match usize::try_from(request.page_size)
+            .unwrap_or(PAGE.1)
+            .min(PAGE.1)
+        {
             0 => PAGE.0,
             size => size,
         };
         // Ids sort by time: the last id of a page is where the next one starts.
-        let after = (!request.page_token.is_empty()).then(|| ElicitationId::new(request.page_token));
-        let found = self.0.inputs.list(namespace, servers, states, after, size + 1);
+        let after =
+            (!request.page_token.is_empty()).then(|| ElicitationId::new(request.page_token));
+        let found = self
+            .0
+            .inputs
+            .list(namespace, servers, states, after, size + 1);
         let mut found = context.within(found).await?;
         let more = found.len() > size;
         found.truncate(size);
-        let last = found.last().filter(|_| more).map(|question| question.id.to_string());
+        let last = found
+            .last()
+            .filter(|_| more)
+            .map(|question| question.id.to_string());
         Ok(Response::new(v1::ListElicitationsResponse {
             elicitations: found.into_iter().map(convert::elicitation).collect(),
             next_page_token: last.unwrap_or_default(),
@@ -74,7 +100,10 @@ impl ElicitationService for Elicitations {
     ) -> Result<Response<v1::GetElicitationResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         let id = question_id(&request.elicitation_id)?;
         let question = context.within(self.0.inputs.get(namespace, id)).await?;
         let elicitation = Some(convert::elicitation(question));
@@ -87,7 +116,10 @@ impl ElicitationService for Elicitations {
     ) -> Result<Response<v1::RespondElicitationResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         let id = question_id(&request.elicitation_id)?;
         let action = request.action();
         let answer = match (action, request.content_json) {
@@ -95,7 +127,9 @@ impl ElicitationService for Elicitations {
             (v1::ElicitationAction::Decline, None) => Answer::Decline,
             (v1::ElicitationAction::Cancel, None) => Answer::Cancel,
             (v1::ElicitationAction::Decline | v1::ElicitationAction::Cancel, Some(_)) => {
-                return Err(Error::invalid("content_json", "only an accepted form has content").into());
+                return Err(
+                    Error::invalid("content_json", "only an accepted form has content").into(),
+                );
             }
             (v1::ElicitationAction::Unspecified, _) => {
                 return Err(Error::invalid("action", "say ACCEPT, DECLINE or CANCEL").into());
@@ -103,6 +137,8 @@ impl ElicitationService for Elicitations {
         };
         let question = self.0.inputs.respond(namespace, id, answer).await?;
         let elicitation = Some(convert::elicitation(question));
-        Ok(Response::new(v1::RespondElicitationResponse { elicitation }))
+        Ok(Response::new(v1::RespondElicitationResponse {
+            elicitation,
+        }))
     }
 }

@@ -89,16 +89,28 @@ pub fn routes(shared: &Shared) -> Routes {
         };
     }
     Routes::default()
-        .add_service(service!(server_service_server::ServerServiceServer, servers::Servers(shared.clone())))
-        .add_service(service!(tool_service_server::ToolServiceServer, tools::Tools(shared.clone())))
+        .add_service(service!(
+            server_service_server::ServerServiceServer,
+            servers::Servers(shared.clone())
+        ))
+        .add_service(service!(
+            tool_service_server::ToolServiceServer,
+            tools::Tools(shared.clone())
+        ))
         .add_service(service!(
             resource_service_server::ResourceServiceServer,
             resources::Resources(shared.clone())
         ))
-        .add_service(service!(prompt_service_server::PromptServiceServer, prompts::Prompts(shared.clone())))
+        .add_service(service!(
+            prompt_service_server::PromptServiceServer,
+            prompts::Prompts(shared.clone())
+        ))
         .add_service(service!(
             elicitation_service_server::ElicitationServiceServer,
             elicitations::Elicitations(shared.clone())
         ))
-        .add_service(service!(update_service_server::UpdateServiceServer, updates::Updates(shared.clone())))
+        .add_service(service!(
+            update_service_server::UpdateServiceServer,
+            updates::Updates(shared.clone())
+        ))
 }

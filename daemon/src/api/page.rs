@@ -31,10 +31,16 @@ impl Position {
         let position = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| {
             let text = String::from_utf8(bytes).ok()?;
             let (index, server) = text.split_once(' ')?;
-            Some(Self { server: server.to_owned(), index: index.parse().ok()? })
+            Some(Self {
+                server: server.to_owned(),
+                index: index.parse().ok()?,
+            })
         });
         position.ok_or_else(|| {
-            Error::invalid("page_token", "this is no token of a page; start again without one")
+            Error::invalid(
+                "page_token",
+                "this is no token of a page; start again without one",
+            )
         })
     }
 
@@ -61,7 +67,13 @@ impl<T: prost::Message> Page<T> {
     pub(super) fn start(token: &str, size: u32, default: usize) -> Result<Self> {
         let size = usize::try_from(size).unwrap_or(MAX_PAGE).min(MAX_PAGE);
         let size = if size == 0 { default } else { size };
-        Ok(Self { start: Position::parse(token)?, size, bytes: 0, entries: Vec::new(), next: None })
+        Ok(Self {
+            start: Position::parse(token)?,
+            size,
+            bytes: 0,
+            entries: Vec::new(),
+            next: None,
+        })
     }
 
     /// Whether this is the first page.
@@ -84,7 +96,10 @@ impl<T: prost::Message> Page<T> {
                 continue;
             }
             if self.entries.len() >= self.size || self.bytes >= PAGE_BYTES {
-                self.next = Some(Position { server: server.to_owned(), index });
+                self.next = Some(Position {
+                    server: server.to_owned(),
+                    index,
+                });
                 return;
             }
             let entry = convert(entry);
@@ -95,7 +110,10 @@ impl<T: prost::Message> Page<T> {
 
     /// The entries and the token of the next page; empty on the last.
     pub(super) fn finish(self) -> (Vec<T>, String) {
-        (self.entries, self.next.map(|next| next.token()).unwrap_or_default())
+        (
+            self.entries,
+            self.next.map(|next| next.token()).unwrap_or_default(),
+        )
     }
 }
 

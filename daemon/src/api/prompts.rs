@@ -41,7 +41,10 @@ impl PromptService for Prompts {
     ) -> Result<Response<v1::ListPromptsResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         let mut page = Page::start(&request.page_token, request.page_size, PAGE)?;
         let mut issues = Vec::new();
         for server in self.0.registry.list(&namespace, &request.server_ids)? {
@@ -54,7 +57,11 @@ impl PromptService for Prompts {
             page.offer(id.as_str(), entries, |prompt| convert::prompt(id, prompt));
         }
         let (prompts, next_page_token) = page.finish();
-        Ok(Response::new(v1::ListPromptsResponse { prompts, next_page_token, issues }))
+        Ok(Response::new(v1::ListPromptsResponse {
+            prompts,
+            next_page_token,
+            issues,
+        }))
     }
 
     async fn get_prompt(
@@ -63,7 +70,10 @@ impl PromptService for Prompts {
     ) -> Result<Response<v1::GetPromptResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         if request.name.is_empty() {
             return Err(Error::invalid("name", "name a prompt; ListPrompts shows them").into());
         }
@@ -80,7 +90,10 @@ impl PromptService for Prompts {
             Ok(get)
         });
         let result = context.within(call).await?;
-        Ok(Response::new(content::prompt(&result, options.call_id.to_string())?))
+        Ok(Response::new(content::prompt(
+            &result,
+            options.call_id.to_string(),
+        )?))
     }
 
     async fn complete(
@@ -89,7 +102,10 @@ impl PromptService for Prompts {
     ) -> Result<Response<v1::CompleteResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         if request.argument_name.is_empty() {
             return Err(Error::invalid("argument_name", "name the argument to complete").into());
         }
@@ -98,16 +114,20 @@ impl PromptService for Prompts {
             Some(Reference::PromptName(name)) => {
                 reference.string("type", "ref/prompt").string("name", name)
             }
-            Some(Reference::UriTemplate(template)) => {
-                reference.string("type", "ref/resource").string("uri", template)
-            }
+            Some(Reference::UriTemplate(template)) => reference
+                .string("type", "ref/resource")
+                .string("uri", template),
             None => {
-                return Err(Error::invalid("reference", "give `prompt_name` or `uri_template`").into());
+                return Err(
+                    Error::invalid("reference", "give `prompt_name` or `uri_template`").into(),
+                );
             }
         };
         let reference = reference.finish();
         let mut argument = ObjectWriter::new();
-        argument.string("name", &request.argument_name).string("value", &request.argument_value);
+        argument
+            .string("name", &request.argument_name)
+            .string("value", &request.argument_value);
         let argument = argument.finish();
         let server = self.0.registry.get(&namespace, &request.server_id)?;
         let options = calls::options(&server, &self.0.settings, &context, None, None, None)?;
@@ -115,7 +135,10 @@ impl PromptService for Prompts {
             if link.peer.capabilities.is_some() && !link.peer.has("completions") {
                 return Err(Error::new(
                     Reason::NotSupported,
-                    format!("server `{}` does not complete arguments", server.record.key.id),
+                    format!(
+                        "server `{}` does not complete arguments",
+                        server.record.key.id
+                    ),
                 ));
             }
             let mut complete = era::Request::new(method::COMPLETE)

@@ -27,7 +27,10 @@ impl ResourceService for Resources {
     ) -> Result<Response<v1::ListResourcesResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         let mut page = Page::start(&request.page_token, request.page_size, PAGE)?;
         let mut issues = Vec::new();
         for server in self.0.registry.list(&namespace, &request.server_ids)? {
@@ -37,10 +40,16 @@ impl ResourceService for Resources {
             }
             let id = &server.record.key.id;
             let entries = live.catalog.resources.entries.iter().enumerate();
-            page.offer(id.as_str(), entries, |resource| convert::resource(id, resource));
+            page.offer(id.as_str(), entries, |resource| {
+                convert::resource(id, resource)
+            });
         }
         let (resources, next_page_token) = page.finish();
-        Ok(Response::new(v1::ListResourcesResponse { resources, next_page_token, issues }))
+        Ok(Response::new(v1::ListResourcesResponse {
+            resources,
+            next_page_token,
+            issues,
+        }))
     }
 
     async fn list_resource_templates(
@@ -49,7 +58,10 @@ impl ResourceService for Resources {
     ) -> Result<Response<v1::ListResourceTemplatesResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         let mut page = Page::start(&request.page_token, request.page_size, PAGE)?;
         let mut issues = Vec::new();
         for server in self.0.registry.list(&namespace, &request.server_ids)? {
@@ -59,11 +71,16 @@ impl ResourceService for Resources {
             }
             let id = &server.record.key.id;
             let entries = live.catalog.resource_templates.entries.iter().enumerate();
-            page.offer(id.as_str(), entries, |entry| convert::resource_template(id, entry));
+            page.offer(id.as_str(), entries, |entry| {
+                convert::resource_template(id, entry)
+            });
         }
         let (resource_templates, next_page_token) = page.finish();
-        let response =
-            v1::ListResourceTemplatesResponse { resource_templates, next_page_token, issues };
+        let response = v1::ListResourceTemplatesResponse {
+            resource_templates,
+            next_page_token,
+            issues,
+        };
         Ok(Response::new(response))
     }
 
@@ -73,7 +90,10 @@ impl ResourceService for Resources {
     ) -> Result<Response<v1::ReadResourceResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         if request.uri.is_empty() {
             return Err(Error::invalid("uri", "name a resource; ListResources shows them").into());
         }
@@ -89,6 +109,9 @@ impl ResourceService for Resources {
             Ok(read)
         });
         let result = context.within(call).await?;
-        Ok(Response::new(content::read_resource(&result, options.call_id.to_string())?))
+        Ok(Response::new(content::read_resource(
+            &result,
+            options.call_id.to_string(),
+        )?))
     }
 }

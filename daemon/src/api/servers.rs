@@ -23,7 +23,11 @@ const PAGE: usize = 100;
 pub struct Servers(pub Shared);
 
 impl Servers {
-    fn namespace<T>(&self, request: &Request<T>, name: &str) -> Result<(RequestContext, Namespace)> {
+    fn namespace<T>(
+        &self,
+        request: &Request<T>,
+        name: &str,
+    ) -> Result<(RequestContext, Namespace)> {
         let context = RequestContext::of(request)?;
         let namespace = self.0.access.namespace(context.caller, name)?;
         Ok((context, namespace))
@@ -31,7 +35,12 @@ impl Servers {
 
     /// How long to wait for a server: what the app says, else as long as connecting may take.
     fn wait(&self, asked: Option<Duration>, server: &Server, context: &RequestContext) -> Duration {
-        let own = server.record.spec.timeouts.connect.unwrap_or(self.0.settings.connect);
+        let own = server
+            .record
+            .spec
+            .timeouts
+            .connect
+            .unwrap_or(self.0.settings.connect);
         let wait = asked.unwrap_or(own).min(self.0.wait_max);
         // The answer still has to travel: a little before the deadline it is worth more than after it.
         let left = context.deadline.remaining().map(|left| left.mul_f64(0.9));
@@ -44,7 +53,10 @@ impl Servers {
         asked: Option<Duration>,
         context: &RequestContext,
     ) -> v1::Server {
-        server.handle.settled(self.wait(asked, server, context)).await;
+        server
+            .handle
+            .settled(self.wait(asked, server, context))
+            .await;
         convert::server(server.view())
     }
 }
@@ -72,7 +84,10 @@ impl ServerService for Servers {
             Outcome::Migrated => v1::AddOutcome::Migrated,
         };
         let server = self.settled(&server, wait, &context).await;
-        Ok(Response::new(v1::AddServerResponse { server: Some(server), outcome: outcome.into() }))
+        Ok(Response::new(v1::AddServerResponse {
+            server: Some(server),
+            outcome: outcome.into(),
+        }))
     }
 
     async fn get_server(
@@ -80,7 +95,10 @@ impl ServerService for Servers {
         request: Request<v1::GetServerRequest>,
     ) -> Result<Response<v1::GetServerResponse>, Status> {
         let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
-        let server = self.0.registry.get(&namespace, &request.get_ref().server_id)?;
+        let server = self
+            .0
+            .registry
+            .get(&namespace, &request.get_ref().server_id)?;
         let server = Some(convert::server(server.view()));
         Ok(Response::new(v1::GetServerResponse { server }))
     }
@@ -102,7 +120,10 @@ impl ServerService for Servers {
             }
         }
         let (servers, next_page_token) = page.finish();
-        Ok(Response::new(v1::ListServersResponse { servers, next_page_token }))
+        Ok(Response::new(v1::ListServersResponse {
+            servers,
+            next_page_token,
+        }))
     }
 
     async fn update_server(
@@ -110,7 +131,13 @@ impl ServerService for Servers {
         request: Request<v1::UpdateServerRequest>,
     ) -> Result<Response<v1::UpdateServerResponse>, Status> {
         let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
-        let v1::UpdateServerRequest { server_id, spec, update_mask, etag, .. } = request.into_inner();
+        let v1::UpdateServerRequest {
+            server_id,
+            spec,
+            update_mask,
+            etag,
+            ..
+        } = request.into_inner();
         let server = self
             .0
             .registry
@@ -128,7 +155,10 @@ impl ServerService for Servers {
     ) -> Result<Response<v1::RemoveServerResponse>, Status> {
         let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
-        self.0.registry.remove(&namespace, &request.server_id, &request.etag).await?;
+        self.0
+            .registry
+            .remove(&namespace, &request.server_id, &request.etag)
+            .await?;
         Ok(Response::new(v1::RemoveServerResponse {}))
     }
 
@@ -139,7 +169,11 @@ impl ServerService for Servers {
         let (context, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
         let wait = spec::duration(request.wait_timeout, "wait_timeout")?;
-        let server = self.0.registry.connect(&namespace, &request.server_id).await?;
+        let server = self
+            .0
+            .registry
+            .connect(&namespace, &request.server_id)
+            .await?;
         let server = Some(self.settled(&server, wait, &context).await);
         Ok(Response::new(v1::ConnectServerResponse { server }))
     }
@@ -168,7 +202,10 @@ impl ServerService for Servers {
         };
         let ended = ids.iter().map(|id| registry.disconnect(&namespace, id));
         let ended = futures_util::future::try_join_all(ended).await?;
-        let servers = ended.iter().map(|server| convert::server(server.view())).collect();
+        let servers = ended
+            .iter()
+            .map(|server| convert::server(server.view()))
+            .collect();
         Ok(Response::new(v1::DisconnectServerResponse { servers }))
     }
 
@@ -182,7 +219,9 @@ impl ServerService for Servers {
         let server = self.0.registry.get(&namespace, &request.server_id)?;
         let live = server.live();
         if live.link.is_none() && live.status.state != ConnectionState::Connecting {
-            return Err(crate::mcp::connection::not_usable(&server.record.key, &live.status).into());
+            return Err(
+                crate::mcp::connection::not_usable(&server.record.key, &live.status).into(),
+            );
         }
         let read = server.handle.refresh().await;
         let wait = self.wait(asked, &server, &context);
@@ -201,14 +240,26 @@ impl ServerService for Servers {
         let asked = spec::duration(request.timeout, "timeout")?;
         let servers = self.0.registry.list(&namespace, &request.server_ids)?;
         let left = context.deadline.remaining().map(|left| left.mul_f64(0.9));
-        let wait = asked.or(left).unwrap_or(self.0.wait_max).min(self.0.wait_max);
+        let wait = asked
+            .or(left)
+            .unwrap_or(self.0.wait_max)
+            .min(self.0.wait_max);
         let wait = left.map_or(wait, |left| wait.min(left));
         let end = Deadline::after(wait);
-        let waiting = servers.iter().map(|server| {
-            server.handle.settled(end.remaining().unwrap_or_default())
-        });
-        let settled = futures_util::future::join_all(waiting).await.into_iter().all(|settled| settled);
-        let servers = servers.iter().map(|server| convert::server(server.view())).collect();
-        Ok(Response::new(v1::WaitForServersResponse { servers, settled }))
+        let waiting = servers
+            .iter()
+            .map(|server| server.handle.settled(end.remaining().unwrap_or_default()));
+        let settled = futures_util::future::join_all(waiting)
+            .await
+            .into_iter()
+            .all(|settled| settled);
+        let servers = servers
+            .iter()
+            .map(|server| convert::server(server.view()))
+            .collect();
+        Ok(Response::new(v1::WaitForServersResponse {
+            servers,
+            settled,
+        }))
     }
 }

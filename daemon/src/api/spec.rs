@@ -33,7 +33,8 @@ pub(super) fn duration(
 /// # Errors
 /// `INVALID_FIELD` for what cannot be expressed in the domain; the rest is checked by the registry.
 pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
-    let spec = spec.ok_or_else(|| Error::invalid("spec", "give the server's name and transport"))?;
+    let spec =
+        spec.ok_or_else(|| Error::invalid("spec", "give the server's name and transport"))?;
     let transport = match spec.transport {
         Some(Transport::Http(http)) => TransportSpec::Http(http_spec(http)?),
         Some(Transport::Stdio(stdio)) => TransportSpec::Stdio(stdio_spec(stdio)),
@@ -108,13 +109,20 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
 
 fn apply_http(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Result<()> {
     let Some(Transport::Http(new)) = &new.transport else {
-        return Err(Error::invalid("spec.http", format!("`{path}` is in the mask: give `http`")));
+        return Err(Error::invalid(
+            "spec.http",
+            format!("`{path}` is in the mask: give `http`"),
+        ));
     };
     match (path, &mut current.transport) {
         ("http", transport) => *transport = TransportSpec::Http(http_spec(new.clone())?),
-        ("http.url", TransportSpec::Http(http)) => http.url = normalize_url(&new.url, "spec.http.url")?,
+        ("http.url", TransportSpec::Http(http)) => {
+            http.url = normalize_url(&new.url, "spec.http.url")?;
+        }
         ("http.headers", TransportSpec::Http(http)) => http.headers = headers(new.headers.clone()),
-        ("http.url" | "http.headers", TransportSpec::Stdio(_)) => return Err(other_transport(path)),
+        ("http.url" | "http.headers", TransportSpec::Stdio(_)) => {
+            return Err(other_transport(path));
+        }
         _ => return Err(unknown_path(path)),
     }
     Ok(())
@@ -122,7 +130,10 @@ fn apply_http(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
 
 fn apply_stdio(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Result<()> {
     let Some(Transport::Stdio(new)) = &new.transport else {
-        return Err(Error::invalid("spec.stdio", format!("`{path}` is in the mask: give `stdio`")));
+        return Err(Error::invalid(
+            "spec.stdio",
+            format!("`{path}` is in the mask: give `stdio`"),
+        ));
     };
     let new = stdio_spec(new.clone());
     match (path, &mut current.transport) {
@@ -140,7 +151,10 @@ fn apply_stdio(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Re
 }
 
 fn unknown_path(path: &str) -> Error {
-    Error::invalid("update_mask", format!("`{path}` is not a field of `spec` that can be changed"))
+    Error::invalid(
+        "update_mask",
+        format!("`{path}` is not a field of `spec` that can be changed"),
+    )
 }
 
 fn other_transport(path: &str) -> Error {
@@ -158,7 +172,10 @@ fn http_spec(http: v1::HttpTransport) -> Result<HttpSpec> {
 }
 
 fn stdio_spec(stdio: v1::StdioTransport) -> StdioSpec {
-    let env = stdio.env.into_iter().map(|variable| named_secret(variable.name, variable.value));
+    let env = stdio
+        .env
+        .into_iter()
+        .map(|variable| named_secret(variable.name, variable.value));
     StdioSpec {
         command: stdio.command,
         args: stdio.args,
@@ -168,11 +185,17 @@ fn stdio_spec(stdio: v1::StdioTransport) -> StdioSpec {
 }
 
 fn headers(headers: Vec<v1::Header>) -> Vec<NamedSecret> {
-    headers.into_iter().map(|header| named_secret(header.name, header.value)).collect()
+    headers
+        .into_iter()
+        .map(|header| named_secret(header.name, header.value))
+        .collect()
 }
 
 fn named_secret(name: String, value: String) -> NamedSecret {
-    NamedSecret { name, value: Secret::new(value) }
+    NamedSecret {
+        name,
+        value: Secret::new(value),
+    }
 }
 
 fn optional(text: String) -> Option<String> {
@@ -189,12 +212,20 @@ fn capabilities(capabilities: Option<v1::ClientCapabilities>) -> ClientCapabilit
 }
 
 fn roots(roots: Vec<v1::Root>) -> Vec<Root> {
-    roots.into_iter().map(|root| Root { uri: root.uri, name: root.name }).collect()
+    roots
+        .into_iter()
+        .map(|root| Root {
+            uri: root.uri,
+            name: root.name,
+        })
+        .collect()
 }
 
 fn retry(policy: Option<v1::RetryPolicy>) -> Result<RetryPolicy> {
     let default = RetryPolicy::default();
-    let Some(policy) = policy else { return Ok(default) };
+    let Some(policy) = policy else {
+        return Ok(default);
+    };
     Ok(RetryPolicy {
         max_attempts: policy.max_attempts.unwrap_or(default.max_attempts),
         base_delay: duration(policy.base_delay, "spec.retry.base_delay")?

@@ -67,7 +67,14 @@ impl Tools {
         let log_level = log_level(call.log_level)?;
         let (server, tool) = self.find(&namespace, call)?;
         let options = calls::options(&server, &self.0.settings, context, timeout, idle, events)?;
-        Ok(Prepared { server, tool, arguments, meta, log_level, options })
+        Ok(Prepared {
+            server,
+            tool,
+            arguments,
+            meta,
+            log_level,
+            options,
+        })
     }
 
     /// The server and the tool's name there: from the pair, or from a model name.
@@ -83,33 +90,43 @@ impl Tools {
                 "call.tool_name",
                 "give `server_id` and `tool_name`, or `model_name`",
             )),
-            (true, true) if call.tool_name.is_empty() => {
-                Err(Error::invalid("call.tool_name", "name the tool; ListTools shows the names"))
-            }
+            (true, true) if call.tool_name.is_empty() => Err(Error::invalid(
+                "call.tool_name",
+                "name the tool; ListTools shows the names",
+            )),
             (true, true) => Ok((registry.get(namespace, &call.server_id)?, call.tool_name)),
             (false, false) => {
                 let name = &call.model_name;
-                let likely = server_of(name).and_then(|id| registry.get(namespace, id.as_str()).ok());
+                let likely =
+                    server_of(name).and_then(|id| registry.get(namespace, id.as_str()).ok());
                 let others = registry.list(namespace, &[])?;
-                likely.into_iter().chain(others).find_map(|server| {
-                    let tool = server.live().catalog.tool_by_model_name(name)?.name.clone();
-                    Some((server, tool))
-                })
-                .ok_or_else(|| {
-                    Error::new(
-                        Reason::ToolNotFound,
-                        format!("no tool has the model name `{name}`; ListTools shows the names"),
-                    )
-                    .with("model_name", name.clone())
-                })
+                likely
+                    .into_iter()
+                    .chain(others)
+                    .find_map(|server| {
+                        let tool = server.live().catalog.tool_by_model_name(name)?.name.clone();
+                        Some((server, tool))
+                    })
+                    .ok_or_else(|| {
+                        Error::new(
+                            Reason::ToolNotFound,
+                            format!(
+                                "no tool has the model name `{name}`; ListTools shows the names"
+                            ),
+                        )
+                        .with("model_name", name.clone())
+                    })
             }
         }
     }
 
-    async fn list(&self, request: Request<v1::ListToolsRequest>) -> Result<v1::ListToolsResponse> {
-        let context = RequestContext::of(&request)?;
-        let request = request.into_inner();
-        let namespace = self.0.access.namespace(context.caller, &request.namespace)?;
+    fn list(&self, request: &Request<v1::ListToolsRequest>) -> Result<v1::ListToolsResponse> {
+        let context = RequestContext::of(request)?;
+        let request = request.get_ref();
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
         let style = match request.model_name_style() {
             v1::ModelNameStyle::Mcp => Style::Mcp,
             v1::ModelNameStyle::Tool | v1::ModelNameStyle::Unspecified => Style::Tool,
@@ -127,13 +144,20 @@ impl Tools {
             }
             let id = server.record.key.id.clone();
             let tools = live.catalog.tools.entries.iter().enumerate();
-            let wanted = |tool: &Tool| request.names.is_empty() || request.names.contains(&tool.name);
-            page.offer(id.as_str(), tools.filter(|(_, tool)| wanted(tool)), |tool| {
-                convert::tool(&id, style, tool)
-            });
+            let wanted =
+                |tool: &Tool| request.names.is_empty() || request.names.contains(&tool.name);
+            page.offer(
+                id.as_str(),
+                tools.filter(|(_, tool)| wanted(tool)),
+                |tool| convert::tool(&id, style, tool),
+            );
         }
         let (tools, next_page_token) = page.finish();
-        Ok(v1::ListToolsResponse { tools, next_page_token, issues })
+        Ok(v1::ListToolsResponse {
+            tools,
+            next_page_token,
+            issues,
+        })
     }
 }
 
@@ -174,11 +198,12 @@ fn log_level(level: i32) -> Result<Option<&'static str>> {
 
 impl Prepared {
     async fn run(self) -> Result<v1::CallToolResponse> {
-        let over_http = |link: &crate::mcp::link::Link| link.transport_kind() == TransportKind::StreamableHttp;
+        let over_http =
+            |link: &crate::mcp::link::Link| link.transport_kind() == TransportKind::StreamableHttp;
         let result = calls::invoke(&self.server, &self.options, |link, catalog| {
             let tool = self.known(catalog)?;
-            let mut request = era::Request::new(method::TOOLS_CALL)
-                .param("name", RawJson::encode(&self.tool));
+            let mut request =
+                era::Request::new(method::TOOLS_CALL).param("name", RawJson::encode(&self.tool));
             if let Some(arguments) = &self.arguments {
                 request = request.param("arguments", arguments.clone());
                 if let Some(tool) = tool.filter(|_| over_http(link)) {
@@ -193,7 +218,10 @@ impl Prepared {
         })
         .await?;
         let result = Some(content::tool_result(&result)?);
-        Ok(v1::CallToolResponse { result, call_id: self.options.call_id.to_string() })
+        Ok(v1::CallToolResponse {
+            result,
+            call_id: self.options.call_id.to_string(),
+        })
     }
 
     /// The tool's definition. A tool that is not in an incomplete list may exist all the same: the server decides.
@@ -205,7 +233,10 @@ impl Prepared {
         if let Some(bad) = catalog.withheld.iter().find(|bad| bad.name == self.tool) {
             return Err(Error::new(
                 Reason::NotSupported,
-                format!("tool `{}` of server `{id}` is withheld: {}", self.tool, bad.reason),
+                format!(
+                    "tool `{}` of server `{id}` is withheld: {}",
+                    self.tool, bad.reason
+                ),
             ));
         }
         if catalog.tools.status.incomplete_reason.is_some() {
@@ -213,7 +244,10 @@ impl Prepared {
         }
         Err(Error::new(
             Reason::ToolNotFound,
-            format!("server `{id}` offers no tool `{}`; ListTools shows the names", self.tool),
+            format!(
+                "server `{id}` offers no tool `{}`; ListTools shows the names",
+                self.tool
+            ),
         )
         .with("server_id", id.as_str())
         .with("tool_name", self.tool.clone()))
@@ -226,7 +260,7 @@ impl ToolService for Tools {
         &self,
         request: Request<v1::ListToolsRequest>,
     ) -> Result<Response<v1::ListToolsResponse>, Status> {
-        Ok(Response::new(self.list(request).await?))
+        Ok(Response::new(self.list(&request)?))
     }
 
     async fn call_tool(
@@ -249,11 +283,15 @@ impl ToolService for Tools {
         let context = RequestContext::of(&request)?;
         let (events_tx, events) = mpsc::channel(UNREAD);
         let prepared = self.prepare(request.into_inner().call, &context, Some(events_tx))?;
-        let started = v1::CallStarted { call_id: prepared.options.call_id.to_string() };
+        let started = v1::CallStarted {
+            call_id: prepared.options.call_id.to_string(),
+        };
         // A task of its own: the call goes on at its own pace whether or not the app reads; dropping the stream ends it.
         let deadline = context.deadline;
         let running = AbortOnDropHandle::new(
-            self.0.tasks.spawn(async move { context.within(prepared.run()).await }),
+            self.0
+                .tasks
+                .spawn(async move { context.within(prepared.run()).await }),
         );
         let first = stream::iter([Ok(Event::Started(started))]);
         let middle = ReceiverStream::new(events).map(|event| Ok(stream_event(&event)));

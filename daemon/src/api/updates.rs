@@ -84,22 +84,39 @@ impl Updates {
         })
     }
 
-    fn filter(&self, request: &v1::StreamUpdatesRequest, context: &RequestContext) -> Result<Filter> {
+    fn filter(
+        &self,
+        request: &v1::StreamUpdatesRequest,
+        context: &RequestContext,
+    ) -> Result<Filter> {
         let mut filter = Filter::default();
         let everything = request.namespaces.iter().any(|namespace| namespace == "*");
         if request.namespaces.is_empty() {
-            filter.namespaces.push(self.0.access.namespace(context.caller, "")?);
+            filter
+                .namespaces
+                .push(self.0.access.namespace(context.caller, "")?);
         } else if !everything {
             for name in &request.namespaces {
-                filter.namespaces.push(self.0.access.namespace(context.caller, name)?);
+                filter
+                    .namespaces
+                    .push(self.0.access.namespace(context.caller, name)?);
             }
         }
-        filter.server_ids = request.server_ids.iter().map(|id| ServerId::new(id.as_str())).collect();
+        filter.server_ids = request
+            .server_ids
+            .iter()
+            .map(|id| ServerId::new(id.as_str()))
+            .collect();
         for kind in &request.kinds {
             filter.kinds.push(match v1::UpdateKind::try_from(*kind) {
                 Ok(v1::UpdateKind::Server) => Kind::Server,
                 Ok(v1::UpdateKind::Elicitation) => Kind::Elicitation,
-                _ => return Err(Error::invalid("kinds", format!("{kind} is not a kind of update"))),
+                _ => {
+                    return Err(Error::invalid(
+                        "kinds",
+                        format!("{kind} is not a kind of update"),
+                    ));
+                }
             });
         }
         Ok(filter)
@@ -150,7 +167,9 @@ impl Subscriber {
                 self.snapshot = None;
                 return Some(self.at_cursor(Event::SnapshotEnd(v1::SnapshotEnd {})));
             };
-            let Some((namespace, upsert)) = upsert(body) else { continue };
+            let Some((namespace, upsert)) = upsert(body) else {
+                continue;
+            };
             if self.access.allows(self.caller, &namespace) {
                 return Some(v1::StreamUpdatesResponse {
                     event: Some(Event::Upsert(upsert)),
@@ -163,7 +182,8 @@ impl Subscriber {
     }
 
     fn wants(&self, update: &Update) -> bool {
-        self.filter.admits(&update.namespace, &update.server_id, update.kind)
+        self.filter
+            .admits(&update.namespace, &update.server_id, update.kind)
             && self.access.allows(self.caller, &update.namespace)
     }
 
@@ -212,7 +232,12 @@ fn upsert(body: Body) -> Option<(Namespace, v1::Upsert)> {
         ),
         Body::Deleted { .. } => return None,
     };
-    Some((namespace, v1::Upsert { resource: Some(resource) }))
+    Some((
+        namespace,
+        v1::Upsert {
+            resource: Some(resource),
+        },
+    ))
 }
 
 #[tonic::async_trait]

@@ -244,7 +244,7 @@ mod tests {
             base_delay: Duration::from_millis(500),
             max_delay: Duration::from_secs(5),
         },
-        max_background: Duration::from_secs(300),
+        max_background: Duration::from_mins(5),
         jitter: 0.5,
     };
 
