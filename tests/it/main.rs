@@ -1,1 +1,21 @@
-fn main() {}
+//! Stories against the built daemon, one module per capability, driven through gRPC only.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, reads the clock and owns its tasks"
+)]
+
+mod bad_input;
+mod calls;
+mod crash;
+mod harness;
+mod lifecycle;
+mod listings;
+mod peers;
+mod questions;
+mod reflection;
+mod servers;
+mod updates;

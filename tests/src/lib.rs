@@ -1,1 +1,46 @@
-//! x
+//! Harness of the tests: a daemon in a temporary directory, clients for all its services, fake and
+//! real MCP servers.
+//!
+//! Everything here fails by panicking with a message that says what was expected, and every wait
+//! has a bound.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::missing_panics_doc,
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    reason = "a test harness fails by panicking, reads the clock and owns its tasks by test"
+)]
+
+pub mod clients;
+pub mod daemon;
+pub mod fake;
+pub mod fake_stdio;
+pub mod peers;
+pub mod process;
+pub mod updates;
+pub mod wait;
+
+/// The messages of the contract.
+pub use mcp_sidecar_proto::v1;
+
+/// What most tests need.
+pub mod prelude {
+    pub use crate::clients::{
+        CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, millis, seconds, stdio_spec,
+        text_of, with_deadline,
+    };
+    pub use crate::daemon::TestDaemon;
+    pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
+    pub use crate::fake_stdio::{Script, StdioFault};
+    pub use crate::updates::Updates;
+    pub use crate::v1;
+    pub use crate::v1::{AddOutcome, ConnectionState, Era, Server, ServerSpec};
+    pub use crate::wait::{PATIENCE, eventually, within};
+    pub use serde_json::{Value, json};
+    pub use std::time::Duration;
+    pub use tonic::Code;
+}

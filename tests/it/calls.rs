@@ -1,0 +1,591 @@
+//! Calling tools: results as they are, cancellation, deadlines.
+
+use mcp_sidecar_tests::fake::stream;
+use mcp_sidecar_tests::prelude::*;
+use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+
+/// Numbers that a double cannot hold, or that change when they are decoded.
+const NUMBERS: &str = r#"{"a":9007199254740993,"b":1915883588174806058,"c":-9223372036854775808,"d":18446744073709551615,"e":1e400,"f":0.1000000000000000055,"g":1.0,"z":1,"y":null,"x":"\u00e9é\ud83d\ude00"}"#;
+
+async fn app_with(fake: &FakeMcp) -> (TestDaemon, Clients) {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    app.add("s", http_spec("S", &fake.url())).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    (daemon, app)
+}
+
+/// What a result with this text around it must look like in its era.
+fn result(modern: bool, members: &str) -> String {
+    let complete = if modern {
+        r#""resultType":"complete","#
+    } else {
+        ""
+    };
+    format!("{{{complete}{members}}}")
+}
+
+#[tokio::test]
+async fn json_passes_unchanged_both_ways() {
+    for (modern, sse) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut builder = if modern {
+            FakeMcp::modern()
+        } else {
+            FakeMcp::legacy()
+        };
+        if sse {
+            builder = builder.sse();
+        }
+        let fake = builder.tool(tool("echo")).start().await;
+        let block = r#"{"type":"hologram","size":9007199254740993,"deep":{"b":1,"a":1.0}}"#;
+        let odd = r#"{"type":"text","text":5}"#;
+        let members = format!(
+            r#""content":[{{"type":"text","text":"hi","annotations":{{"priority":1.0}}}},{block},{odd}],"structuredContent":{NUMBERS},"_meta":{{"vendor/x":18446744073709551615}},"vendorField":1.10"#
+        );
+        let reply = result(modern, &members);
+        fake.reply("tools/call", move |_| Reply::Text(reply.clone()));
+        let (_daemon, app) = app_with(&fake).await;
+
+        let mut call = app.call("s", "echo", NUMBERS);
+        call.meta_json = r#"{"vendor/trace":18446744073709551615}"#.to_owned();
+        let result = app.call_with(call).await.unwrap();
+        let seen = fake.wait_method("tools/call").await;
+        assert!(
+            seen.text().contains(&format!("\"arguments\":{NUMBERS}")),
+            "{}",
+            seen.text()
+        );
+        assert!(
+            seen.text()
+                .contains(r#""vendor/trace":18446744073709551615"#),
+            "{}",
+            seen.text()
+        );
+
+        assert_eq!(result.structured_content_json.as_deref(), Some(NUMBERS));
+        assert_eq!(result.meta_json, r#"{"vendor/x":18446744073709551615}"#);
+        assert!(
+            result.extra_json.contains(r#""vendorField":1.10"#),
+            "{}",
+            result.extra_json
+        );
+        let blocks: Vec<_> = result
+            .content
+            .into_iter()
+            .filter_map(|block| block.block)
+            .collect();
+        match &blocks[..] {
+            [
+                v1::content_block::Block::Text(text),
+                v1::content_block::Block::RawJson(unknown),
+                v1::content_block::Block::RawJson(malformed),
+            ] => {
+                assert_eq!(text.text, "hi");
+                assert!(text.extra_json.contains(r#""priority":1.0"#), "{text:?}");
+                assert_eq!((unknown.as_str(), malformed.as_str()), (block, odd));
+            }
+            other => panic!("unexpected blocks: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn any_json_passes_unchanged() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let fake = FakeMcp::echo(true).await;
+        fake.reply("tools/call", |seen| {
+            // What arrived between the two marks goes back byte for byte.
+            let text = seen.text();
+            let start = text.find("{\"mark\":").expect("the arguments");
+            let arguments: Box<serde_json::value::RawValue> = {
+                let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter();
+                values.next().unwrap().unwrap()
+            };
+            Reply::Text(result(
+                true,
+                &format!(r#""content":[],"structuredContent":{arguments}"#),
+            ))
+        });
+        let (_daemon, app) = app_with(&fake).await;
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let number = "-?(0|[1-9][0-9]{0,30})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?";
+        let strings = any::<String>().prop_map(|text| Value::from(text).to_string());
+        let leaf = prop_oneof![
+            number,
+            strings,
+            Just("null".to_owned()),
+            Just("true".to_owned())
+        ];
+        let json = leaf.prop_recursive(4, 40, 6, |inner| {
+            let key = any::<String>().prop_map(|text| Value::from(text).to_string());
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..6)
+                    .prop_map(|items| format!("[{}]", items.join(","))),
+                proptest::collection::btree_map(key, inner, 0..6).prop_map(|members| {
+                    let members = members.iter().map(|(key, value)| format!("{key}:{value}"));
+                    format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+                }),
+            ]
+        });
+        for _ in 0..100 {
+            let value = json.new_tree(&mut runner).unwrap().current();
+            let arguments = format!("{{\"mark\":{value}}}");
+            let result = app.call_tool("s", "echo", &arguments).await;
+            let result = result.unwrap_or_else(|status| panic!("{arguments}: {status:?}"));
+            assert_eq!(result.structured_content_json, Some(arguments));
+        }
+    });
+}
+
+#[tokio::test]
+async fn absent_null_and_falsy_structured_results_differ() {
+    let fake = FakeMcp::echo(true).await;
+    let (_daemon, app) = app_with(&fake).await;
+    for given in [
+        None,
+        Some("null"),
+        Some("0"),
+        Some("[]"),
+        Some("false"),
+        Some("\"\""),
+    ] {
+        let member = given
+            .map(|json| format!(",\"structuredContent\":{json}"))
+            .unwrap_or_default();
+        let reply = result(true, &format!("\"content\":[]{member}"));
+        fake.reply("tools/call", move |_| Reply::Text(reply.clone()));
+        let result = app.call_tool("s", "echo", "{}").await.unwrap();
+        assert_eq!(result.structured_content_json.as_deref(), given);
+    }
+    // Absent arguments stay absent.
+    app.call_tool("s", "echo", "").await.unwrap();
+    let last = fake.seen_of("tools/call").pop().unwrap();
+    assert!(last.params().get("arguments").is_none(), "{}", last.text());
+}
+
+#[tokio::test]
+async fn a_streamed_call_starts_reports_and_ends_with_its_result() {
+    for modern in [true, false] {
+        let fake = FakeMcp::echo(modern).await;
+        fake.reply("tools/call", move |seen| {
+            let token = seen.params()["_meta"]["progressToken"].clone();
+            assert!(!token.is_null(), "a streamed call asks for progress: {}", seen.text());
+            let progress = |step: u32| {
+                Step::Message(json!({
+                    "jsonrpc": "2.0", "method": "notifications/progress",
+                    "params": {"progressToken": token, "progress": step, "total": 2, "message": "on it"},
+                }))
+            };
+            let log = json!({
+                "jsonrpc": "2.0", "method": "notifications/message",
+                "params": {"level": "warning", "logger": "l", "data": {"n": 1}},
+            });
+            let complete = json!({"resultType": "complete", "content": [{"type": "text", "text": "done"}]});
+            Reply::Sse(vec![progress(1), Step::Message(log), progress(2), Step::Result(complete)])
+        });
+        let (_daemon, app) = app_with(&fake).await;
+        let mut call = app.call("s", "echo", "{}");
+        call.log_level = v1::LogLevel::Info.into();
+        let events = app
+            .stream_with(call)
+            .await
+            .unwrap()
+            .collect()
+            .await
+            .unwrap();
+        match &events[..] {
+            [
+                Event::Started(start),
+                Event::Progress(one),
+                Event::Log(log),
+                Event::Progress(two),
+                Event::Result(result),
+            ] => {
+                assert!(!start.call_id.is_empty());
+                assert_eq!(
+                    (one.progress, two.progress, two.total),
+                    (1.0, 2.0, Some(2.0))
+                );
+                assert_eq!(two.message, "on it");
+                assert_eq!(log.level(), v1::LogLevel::Warning);
+                assert_eq!(log.data_json, r#"{"n":1}"#);
+                assert_eq!(text_of(result), "done");
+            }
+            other => panic!("unexpected events: {other:#?}"),
+        }
+    }
+}
+
+/// Waits until the server knows that the call is over.
+async fn cancelled_upstream(fake: &FakeMcp, modern: bool, call: &Seen) {
+    if modern {
+        fake.wait_dropped(call.index).await;
+    } else {
+        let id = &call.json["id"];
+        fake.wait("the cancellation", |seen| {
+            seen.method() == "notifications/cancelled" && seen.params()["requestId"] == *id
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn an_app_that_goes_away_cancels_at_the_server() {
+    for modern in [true, false] {
+        let fake = FakeMcp::echo(modern).await;
+        fake.on("tools/call", |_| {
+            std::future::ready(stream(async |writer| writer.closed().await))
+        });
+        let (_daemon, app) = app_with(&fake).await;
+
+        let unary = tokio::spawn({
+            let app = app.clone();
+            async move { app.call_tool("s", "echo", r#"{"n":1}"#).await }
+        });
+        let call = fake.wait_method("tools/call").await;
+        unary.abort();
+        cancelled_upstream(&fake, modern, &call).await;
+
+        let mut events = app.call_stream("s", "echo", r#"{"n":2}"#).await.unwrap();
+        assert!(matches!(
+            events.next().await.unwrap(),
+            Some(Event::Started(_))
+        ));
+        let second = fake
+            .wait("the second call", |seen| {
+                seen.params()["arguments"]["n"] == 2
+            })
+            .await;
+        drop(events);
+        cancelled_upstream(&fake, modern, &second).await;
+
+        // The next call is not disturbed.
+        fake.reset("tools/call");
+        app.call_tool("s", "echo", "{}").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_call_here_and_there() {
+    for modern in [true, false] {
+        let fake = FakeMcp::echo(modern).await;
+        fake.reply("tools/call", |_| Reply::Hang);
+        let (_daemon, app) = app_with(&fake).await;
+        let request = v1::CallToolRequest {
+            call: Some(app.call("s", "echo", r#"{"n":1}"#)),
+        };
+        let request = with_deadline(request, Duration::from_millis(300));
+        let status = app.tools().call_tool(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+        let call = fake.wait_method("tools/call").await;
+        cancelled_upstream(&fake, modern, &call).await;
+
+        // The call's own bound works the same and says whose it was.
+        let mut bounded = app.call("s", "echo", r#"{"n":2}"#);
+        bounded.timeout = Some(millis(200));
+        let status = app.call_with(bounded).await.unwrap_err();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+        let second = fake
+            .wait("the second call", |seen| {
+                seen.params()["arguments"]["n"] == 2
+            })
+            .await;
+        cancelled_upstream(&fake, modern, &second).await;
+    }
+}
+
+#[tokio::test]
+async fn progress_keeps_a_call_alive_and_silence_ends_it() {
+    let fake = FakeMcp::echo(true).await;
+    fake.reply("tools/call", |seen| {
+        let token = seen.params()["_meta"]["progressToken"].clone();
+        let mut steps = Vec::new();
+        for step in 1..=6 {
+            steps.push(Step::Pause(Duration::from_millis(150)));
+            steps.push(Step::Message(json!({
+                "jsonrpc": "2.0", "method": "notifications/progress",
+                "params": {"progressToken": token, "progress": step},
+            })));
+        }
+        if seen.params()["arguments"]["end"] == true {
+            steps.push(Step::Result(
+                json!({"resultType": "complete", "content": []}),
+            ));
+        }
+        steps.push(Step::Hang);
+        Reply::Sse(steps)
+    });
+    let (_daemon, app) = app_with(&fake).await;
+    let bounded = |arguments: &str| v1::ToolCall {
+        idle_timeout: Some(millis(600)),
+        ..app.call("s", "echo", arguments)
+    };
+    let lively = app.stream_with(bounded(r#"{"end":true}"#)).await.unwrap();
+    assert!(matches!(
+        lively.collect().await.unwrap().last(),
+        Some(Event::Result(_))
+    ));
+    let silent = app.stream_with(bounded(r#"{"end":false}"#)).await.unwrap();
+    let status = silent.collect().await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_tools_error_is_an_answer_and_a_json_rpc_error_is_a_status() {
+    let fake = FakeMcp::echo(true).await;
+    let (_daemon, app) = app_with(&fake).await;
+    fake.reply("tools/call", |_| {
+        Reply::Json(json!({
+            "resultType": "complete", "isError": true,
+            "content": [{"type": "text", "text": "no luck"}], "structuredContent": {"code": 7},
+        }))
+    });
+    let result = app.call_tool("s", "echo", "{}").await.unwrap();
+    assert!(result.is_error);
+    assert_eq!(text_of(&result), "no luck");
+    assert_eq!(
+        result.structured_content_json.as_deref(),
+        Some(r#"{"code":7}"#)
+    );
+
+    for (code, grpc) in [
+        (-32602, Code::InvalidArgument),
+        (-32000, Code::Unknown),
+        (-1, Code::Unknown),
+    ] {
+        fake.reply("tools/call", move |_| {
+            Reply::Error(code, "it broke", json!({"why": [1, 2]}))
+        });
+        let outcome = app.call_tool("s", "echo", "{}").await;
+        let facts = ErrorFacts::expect(outcome, grpc, "UPSTREAM_ERROR");
+        assert_eq!(facts.metadata["jsonrpc_code"], code.to_string());
+        assert_eq!(facts.metadata["jsonrpc_message"], "it broke");
+        assert_eq!(facts.metadata["data_json"], r#"{"why":[1,2]}"#);
+        assert!(facts.message.contains("it broke"), "{facts:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_is_never_sent_twice() {
+    let fake = FakeMcp::echo(true).await;
+    fake.reply("tools/call", |_| Reply::Reset);
+    let (_daemon, app) = app_with(&fake).await;
+    let outcome = app.call_tool("s", "echo", "{}").await;
+    ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
+    fake.reply("tools/call", |_| Reply::Sse(Vec::new()));
+    let outcome = app.call_tool("s", "echo", "{}").await;
+    ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
+    assert_eq!(fake.seen_of("tools/call").len(), 2);
+}
+
+#[tokio::test]
+async fn a_process_that_dies_in_a_call_ends_it_and_comes_back() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let scripts = tempfile::tempdir().unwrap();
+    let spec = Script::faulty(StdioFault::CrashOnCall)
+        .spec("crash", scripts.path())
+        .await;
+    let server = app.add_ready(spec).await;
+    for _ in 0..2 {
+        let outcome = within(
+            "the end of the call",
+            app.call_tool(&server.id, "echo", "{}"),
+        )
+        .await;
+        ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
+        app.wait_for(&server.id, ConnectionState::Ready).await;
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_odd_process_is_understood() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let scripts = tempfile::tempdir().unwrap();
+    let lock = scripts.path().join("lock").to_str().unwrap().to_owned();
+    let garbage = [
+        "",
+        "\u{1b}[1mbanner\u{1b}[0m",
+        "null",
+        "[]",
+        "[{\"jsonrpc\":\"2.0\"}]",
+        "{\"id\":",
+        "\u{feff}{}",
+    ];
+    let faults = [
+        (
+            "garbage",
+            StdioFault::Garbage(garbage.map(str::to_owned).to_vec()),
+        ),
+        ("swallow", StdioFault::SwallowDiscover),
+        ("params", StdioFault::RefuseDiscover(-32602)),
+        ("method", StdioFault::RefuseDiscover(-32601)),
+        ("flood", StdioFault::StderrFlood(1024)),
+        ("slow", StdioFault::SlowStart(700)),
+        ("lock", StdioFault::LockFile(lock)),
+    ];
+    for (name, fault) in faults {
+        let spec = Script::faulty(fault).spec(name, scripts.path()).await;
+        let server = app.add_ready(spec).await;
+        assert_eq!(server.facts().era(), Era::Legacy, "{name}");
+        let result = app.call_tool(&server.id, "echo", NUMBERS).await.unwrap();
+        assert!(
+            text_of(&result).contains("9007199254740993"),
+            "{name}: {result:?}"
+        );
+    }
+    let flooded = app
+        .list()
+        .await
+        .into_iter()
+        .find(|server| server.spec.as_ref().unwrap().name == "flood");
+    let tail = flooded.unwrap().facts().stderr_tail.clone();
+    assert!(
+        tail.contains("the flood is over") && tail.len() <= 4096,
+        "{} bytes",
+        tail.len()
+    );
+}
+
+#[tokio::test]
+async fn large_arguments_and_results_pass() {
+    let fake = FakeMcp::echo(true).await;
+    let (_daemon, app) = app_with(&fake).await;
+    let arguments = format!("{{\"text\":\"{}\"}}", "x".repeat(3 << 20));
+    let result = app.call_tool("s", "echo", &arguments).await.unwrap();
+    assert_eq!(text_of(&result).len(), arguments.len());
+}
+
+#[tokio::test]
+async fn what_cannot_be_called_is_refused_with_a_reason() {
+    let fake = FakeMcp::echo(true).await;
+    let (_daemon, app) = app_with(&fake).await;
+    let facts = ErrorFacts::expect(
+        app.call_tool("s", "nope", "{}").await,
+        Code::NotFound,
+        "TOOL_NOT_FOUND",
+    );
+    assert!(facts.message.contains("nope"), "{facts:?}");
+    let facts = ErrorFacts::expect(
+        app.call_tool("x", "echo", "{}").await,
+        Code::NotFound,
+        "SERVER_NOT_FOUND",
+    );
+    assert!(facts.message.contains('x'), "{facts:?}");
+    let by_name = v1::ToolCall {
+        model_name: "tool_nobody_nothing".to_owned(),
+        ..app.call("", "", "{}")
+    };
+    let facts = ErrorFacts::expect(
+        app.call_with(by_name).await,
+        Code::NotFound,
+        "TOOL_NOT_FOUND",
+    );
+    assert!(facts.message.contains("tool_nobody_nothing"), "{facts:?}");
+    for arguments in ["{", "[]", "5", "null", "{\"a\":}", "{} {}"] {
+        let outcome = app.call_tool("s", "echo", arguments).await;
+        let facts = ErrorFacts::expect(outcome, Code::InvalidArgument, "INVALID_FIELD");
+        assert_eq!(facts.field, "call.arguments_json", "{arguments}: {facts:?}");
+    }
+    // The protocol's own keys cannot be forged.
+    let forged = v1::ToolCall {
+        meta_json: r#"{"io.modelcontextprotocol/protocolVersion":"1900-01-01"}"#.to_owned(),
+        ..app.call("s", "echo", "{}")
+    };
+    let facts = ErrorFacts::expect(
+        app.call_with(forged).await,
+        Code::InvalidArgument,
+        "INVALID_FIELD",
+    );
+    assert_eq!(facts.field, "call.meta_json", "{facts:?}");
+    assert!(fake.seen_of("tools/call").is_empty());
+}
+
+/// Servers of every kind that echo.
+async fn echoing(app: &Clients) -> (Vec<FakeMcp>, tempfile::TempDir, Vec<String>) {
+    let scripts = tempfile::tempdir().unwrap();
+    let (mut fakes, mut ids) = (Vec::new(), Vec::new());
+    for modern in [true, false] {
+        let fake = FakeMcp::echo(modern).await;
+        ids.push(
+            app.add_http(&format!("http {modern}"), &fake.url())
+                .await
+                .id,
+        );
+        fakes.push(fake);
+        let name = format!("stdio-{modern}");
+        let spec = Script::healthy(modern).spec(&name, scripts.path()).await;
+        ids.push(app.add_ready(spec).await.id);
+    }
+    (fakes, scripts, ids)
+}
+
+#[tokio::test]
+async fn simultaneous_calls_get_their_own_answers() {
+    let daemon = TestDaemon::start().await;
+    let apps = [daemon.clients().await, daemon.clients().await];
+    let (_fakes, _scripts, ids) = echoing(&apps[0]).await;
+    let calls = (0..400).map(|n| {
+        let (app, id) = (apps[n % 2].clone(), ids[n / 2 % ids.len()].clone());
+        async move {
+            let arguments = format!(r#"{{"n":{n}}}"#);
+            let result = app.call_tool(&id, "echo", &arguments).await.unwrap();
+            assert_eq!(text_of(&result), arguments);
+        }
+    });
+    futures_util::future::join_all(calls).await;
+}
+
+#[tokio::test]
+async fn an_app_that_cancels_a_lot_keeps_its_connection() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let fake = FakeMcp::echo(true).await;
+    fake.reply(
+        "tools/call",
+        |seen| match seen.params()["arguments"]["hang"].as_bool() {
+            Some(true) => Reply::Hang,
+            _ => Reply::Default,
+        },
+    );
+    let server = app.add_http("S", &fake.url()).await;
+    let mut updates = app.updates("").await;
+    updates.snapshot().await;
+    let mut slow = app
+        .call_stream(&server.id, "echo", r#"{"hang":true}"#)
+        .await
+        .unwrap();
+    assert!(matches!(
+        slow.next().await.unwrap(),
+        Some(Event::Started(_))
+    ));
+    for _ in 0..10 {
+        let burst = (0..200).map(|_| {
+            let call = v1::CallToolRequest {
+                call: Some(app.call(&server.id, "echo", r#"{"hang":true}"#)),
+            };
+            let mut tools = app.tools();
+            // Cancelled by dropping, some before and some after they reach the daemon.
+            tokio::time::timeout(Duration::from_millis(20), async move {
+                tools.call_tool(call).await
+            })
+        });
+        futures_util::future::join_all(burst).await;
+    }
+    app.call_tool(&server.id, "echo", "{}").await.unwrap();
+    app.remove(&server.id).await.unwrap();
+    updates.deleted(&server.id).await;
+    let end = slow
+        .next()
+        .await
+        .expect_err("the server of the call is gone");
+    assert_ne!(
+        ErrorFacts::of(&end).reason,
+        "",
+        "the connection was lost: {end:?}"
+    );
+}

@@ -1,0 +1,555 @@
+//! Clients for every service, and the short forms that tests use.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status, Streaming};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_types::StatusExt as _;
+
+use crate::updates::Updates;
+use crate::v1::elicitation_service_client::ElicitationServiceClient;
+use crate::v1::prompt_service_client::PromptServiceClient;
+use crate::v1::resource_service_client::ResourceServiceClient;
+use crate::v1::server_service_client::ServerServiceClient;
+use crate::v1::tool_service_client::ToolServiceClient;
+use crate::v1::update_service_client::UpdateServiceClient;
+use crate::v1::{self, ConnectionState, Server, ServerSpec};
+
+/// Largest message a test client takes.
+const MESSAGE_LIMIT: usize = 64 << 20;
+
+/// Clients for every service over one connection, bound to a namespace.
+#[derive(Clone)]
+pub struct Clients {
+    channel: Channel,
+    namespace: String,
+}
+
+macro_rules! service {
+    ($(#[$doc:meta])* $name:ident, $client:ident) => {
+        $(#[$doc])*
+        pub fn $name(&self) -> $client<Channel> {
+            $client::new(self.channel.clone())
+                .max_decoding_message_size(MESSAGE_LIMIT)
+                .max_encoding_message_size(MESSAGE_LIMIT)
+        }
+    };
+}
+
+impl Clients {
+    /// Connects to a daemon's socket.
+    pub async fn connect(socket: &Path) -> Self {
+        let channel = connect(socket).await;
+        let channel = channel.unwrap_or_else(|cause| panic!("connect to the daemon: {cause}"));
+        Self {
+            channel,
+            namespace: "default".to_owned(),
+        }
+    }
+
+    /// Whether the daemon at this socket says that it serves.
+    pub async fn is_serving(socket: &Path) -> bool {
+        let Ok(channel) = connect(socket).await else {
+            return false;
+        };
+        let request = HealthCheckRequest::default();
+        let answer = HealthClient::new(channel).check(request).await;
+        answer.is_ok_and(|answer| answer.into_inner().status == ServingStatus::Serving as i32)
+    }
+
+    /// The same connection, another namespace.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: &str) -> Self {
+        Self {
+            channel: self.channel.clone(),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// The namespace of all short forms.
+    pub fn namespace(&self) -> String {
+        self.namespace.clone()
+    }
+
+    /// The connection, for services that have no accessor.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    service!(
+        /// ServerService.
+        servers, ServerServiceClient
+    );
+    service!(
+        /// ToolService.
+        tools, ToolServiceClient
+    );
+    service!(
+        /// ResourceService.
+        resources, ResourceServiceClient
+    );
+    service!(
+        /// PromptService.
+        prompts, PromptServiceClient
+    );
+    service!(
+        /// ElicitationService.
+        elicitations, ElicitationServiceClient
+    );
+    service!(
+        /// UpdateService.
+        update_service, UpdateServiceClient
+    );
+
+    /// AddServer with these settings and an id, if not empty.
+    pub async fn add(&self, id: &str, spec: ServerSpec) -> Result<v1::AddServerResponse, Status> {
+        self.add_with(v1::AddServerRequest {
+            server_id: id.to_owned(),
+            spec: Some(spec),
+            ..Default::default()
+        })
+        .await
+    }
+
+    /// AddServer with a request that is complete but for the namespace.
+    pub async fn add_with(
+        &self,
+        mut request: v1::AddServerRequest,
+    ) -> Result<v1::AddServerResponse, Status> {
+        request.namespace = self.namespace();
+        Ok(self.servers().add_server(request).await?.into_inner())
+    }
+
+    /// Adds a server at a URL and expects it to be READY.
+    pub async fn add_http(&self, name: &str, url: &str) -> Server {
+        self.add_ready(http_spec(name, url)).await
+    }
+
+    /// Adds a server that the daemon starts and expects it to be READY.
+    pub async fn add_stdio(&self, name: &str, command: &str, args: &[String]) -> Server {
+        self.add_ready(stdio_spec(name, command, args)).await
+    }
+
+    /// Adds a server and expects it to be READY.
+    pub async fn add_ready(&self, spec: ServerSpec) -> Server {
+        let added = self.add("", spec).await.expect("AddServer");
+        let server = added.server.expect("AddServer returns the server");
+        assert_eq!(
+            server.state(),
+            ConnectionState::Ready,
+            "state after AddServer: {server:#?}"
+        );
+        server
+    }
+
+    /// GetServer.
+    pub async fn get(&self, id: &str) -> Result<Server, Status> {
+        let request = v1::GetServerRequest {
+            namespace: self.namespace(),
+            server_id: id.to_owned(),
+        };
+        let answer = self.servers().get_server(request).await?.into_inner();
+        Ok(answer.server.expect("GetServer returns the server"))
+    }
+
+    /// RemoveServer.
+    pub async fn remove(&self, id: &str) -> Result<(), Status> {
+        let request = v1::RemoveServerRequest {
+            namespace: self.namespace(),
+            server_id: id.to_owned(),
+            etag: String::new(),
+        };
+        self.servers().remove_server(request).await.map(|_| ())
+    }
+
+    /// All servers of the namespace.
+    pub async fn list(&self) -> Vec<Server> {
+        let mut servers = Vec::new();
+        let mut request = v1::ListServersRequest {
+            namespace: self.namespace(),
+            ..Default::default()
+        };
+        loop {
+            let page = self.servers().list_servers(request.clone()).await;
+            let page = match page {
+                Ok(page) => page.into_inner(),
+                // A namespace without any server does not exist.
+                Err(status) if status.code() == Code::NotFound => return servers,
+                Err(status) => panic!("ListServers: {status:?}"),
+            };
+            servers.extend(page.servers);
+            if page.next_page_token.is_empty() {
+                return servers;
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    /// Waits until the server is in this state and returns it.
+    pub async fn wait_for(&self, id: &str, state: ConnectionState) -> Server {
+        let mut updates = self.updates("").await;
+        updates
+            .server_where(&format!("`{id}` in state {state:?}"), |server| {
+                server.id == id && server.state() == state
+            })
+            .await
+    }
+
+    /// All tools of the namespace.
+    pub async fn list_tools(&self) -> Vec<v1::Tool> {
+        self.tools_where(v1::ListToolsRequest::default())
+            .await
+            .expect("ListTools")
+    }
+
+    /// All tools that a request asks for, over all pages.
+    pub async fn tools_where(
+        &self,
+        mut request: v1::ListToolsRequest,
+    ) -> Result<Vec<v1::Tool>, Status> {
+        request.namespace = self.namespace();
+        let mut tools = Vec::new();
+        loop {
+            let page = self.tools().list_tools(request.clone()).await?.into_inner();
+            tools.extend(page.tools);
+            if page.next_page_token.is_empty() {
+                return Ok(tools);
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    /// All resources of a server.
+    pub async fn list_resources(&self, server: &str) -> Vec<v1::Resource> {
+        let request = v1::ListResourcesRequest {
+            namespace: self.namespace(),
+            server_ids: vec![server.to_owned()],
+            ..Default::default()
+        };
+        let answer = self.resources().list_resources(request).await;
+        answer.expect("ListResources").into_inner().resources
+    }
+
+    /// ReadResource.
+    pub async fn read(&self, server: &str, uri: &str) -> Result<v1::ReadResourceResponse, Status> {
+        let request = v1::ReadResourceRequest {
+            namespace: self.namespace(),
+            server_id: server.to_owned(),
+            uri: uri.to_owned(),
+            ..Default::default()
+        };
+        Ok(self.resources().read_resource(request).await?.into_inner())
+    }
+
+    /// All prompts of a server.
+    pub async fn list_prompts(&self, server: &str) -> Vec<v1::Prompt> {
+        let request = v1::ListPromptsRequest {
+            namespace: self.namespace(),
+            server_ids: vec![server.to_owned()],
+            ..Default::default()
+        };
+        let answer = self.prompts().list_prompts(request).await;
+        answer.expect("ListPrompts").into_inner().prompts
+    }
+
+    /// GetPrompt.
+    pub async fn prompt(
+        &self,
+        server: &str,
+        name: &str,
+        arguments: HashMap<String, String>,
+    ) -> Result<v1::GetPromptResponse, Status> {
+        let request = v1::GetPromptRequest {
+            namespace: self.namespace(),
+            server_id: server.to_owned(),
+            name: name.to_owned(),
+            arguments,
+            ..Default::default()
+        };
+        Ok(self.prompts().get_prompt(request).await?.into_inner())
+    }
+
+    /// A call of a tool with arguments as JSON text; empty: none.
+    pub fn call(&self, server: &str, tool: &str, arguments: &str) -> v1::ToolCall {
+        v1::ToolCall {
+            namespace: self.namespace(),
+            server_id: server.to_owned(),
+            tool_name: tool.to_owned(),
+            arguments_json: (!arguments.is_empty()).then(|| arguments.to_owned()),
+            ..Default::default()
+        }
+    }
+
+    /// CallTool.
+    pub async fn call_tool(
+        &self,
+        server: &str,
+        tool: &str,
+        arguments: &str,
+    ) -> Result<v1::ToolResult, Status> {
+        self.call_with(self.call(server, tool, arguments)).await
+    }
+
+    /// CallTool with a prepared call.
+    pub async fn call_with(&self, call: v1::ToolCall) -> Result<v1::ToolResult, Status> {
+        let request = v1::CallToolRequest { call: Some(call) };
+        let answer = self.tools().call_tool(request).await?.into_inner();
+        assert!(!answer.call_id.is_empty(), "a call has an id");
+        Ok(answer.result.expect("CallTool returns the result"))
+    }
+
+    /// CallToolStream.
+    pub async fn call_stream(
+        &self,
+        server: &str,
+        tool: &str,
+        arguments: &str,
+    ) -> Result<CallEvents, Status> {
+        self.stream_with(self.call(server, tool, arguments)).await
+    }
+
+    /// CallToolStream with a prepared call.
+    pub async fn stream_with(&self, call: v1::ToolCall) -> Result<CallEvents, Status> {
+        let request = v1::CallToolStreamRequest { call: Some(call) };
+        let events = self.tools().call_tool_stream(request).await?.into_inner();
+        Ok(CallEvents { events })
+    }
+
+    /// StreamUpdates of this namespace, from a token or, if empty, with a snapshot.
+    pub async fn updates(&self, token: &str) -> Updates {
+        let updates = self.try_updates(token).await;
+        updates.expect("StreamUpdates")
+    }
+
+    /// StreamUpdates, where a refusal is expected.
+    pub async fn try_updates(&self, token: &str) -> Result<Updates, Status> {
+        self.updates_with(v1::StreamUpdatesRequest {
+            namespaces: vec![self.namespace()],
+            resume_token: token.to_owned(),
+            ..Default::default()
+        })
+        .await
+    }
+
+    /// StreamUpdates with a prepared request.
+    pub async fn updates_with(&self, request: v1::StreamUpdatesRequest) -> Result<Updates, Status> {
+        let stream = self.update_service().stream_updates(request).await?;
+        Ok(Updates::new(stream.into_inner()))
+    }
+
+    /// Answers a question.
+    pub async fn respond(
+        &self,
+        id: &str,
+        action: v1::ElicitationAction,
+        content: Option<&str>,
+    ) -> Result<v1::Elicitation, Status> {
+        let request = v1::RespondElicitationRequest {
+            namespace: self.namespace(),
+            elicitation_id: id.to_owned(),
+            action: action.into(),
+            content_json: content.map(str::to_owned),
+        };
+        let answer = self.elicitations().respond_elicitation(request).await?;
+        let question = answer.into_inner().elicitation;
+        Ok(question.expect("RespondElicitation returns the question"))
+    }
+
+    /// Accepts a form.
+    pub async fn accept(&self, id: &str, content: &str) -> Result<v1::Elicitation, Status> {
+        self.respond(id, v1::ElicitationAction::Accept, Some(content))
+            .await
+    }
+
+    /// GetElicitation.
+    pub async fn question(&self, id: &str) -> Result<v1::Elicitation, Status> {
+        let request = v1::GetElicitationRequest {
+            namespace: self.namespace(),
+            elicitation_id: id.to_owned(),
+        };
+        let answer = self.elicitations().get_elicitation(request).await?;
+        let question = answer.into_inner().elicitation;
+        Ok(question.expect("GetElicitation returns the question"))
+    }
+}
+
+/// The events of a streamed call.
+pub struct CallEvents {
+    events: Streaming<v1::CallToolStreamResponse>,
+}
+
+impl CallEvents {
+    /// The next event; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<v1::call_tool_stream_response::Event>, Status> {
+        let message = crate::wait::within("an event of the call", self.events.message()).await?;
+        Ok(message.map(|message| message.event.expect("an event is set")))
+    }
+
+    /// All events to the end.
+    pub async fn collect(mut self) -> Result<Vec<v1::call_tool_stream_response::Event>, Status> {
+        let mut all = Vec::new();
+        while let Some(event) = self.next().await? {
+            all.push(event);
+        }
+        Ok(all)
+    }
+}
+
+async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+    let socket = socket.to_owned();
+    // The authority is what the server sees as `:authority`; the path of the socket is not one.
+    Endpoint::from_static("http://localhost")
+        .connect_with_connector(tower::service_fn(move |_| {
+            let socket = socket.clone();
+            async move {
+                let stream = tokio::net::UnixStream::connect(socket).await?;
+                Ok::<_, std::io::Error>(TokioIo::new(stream))
+            }
+        }))
+        .await
+}
+
+/// Settings of a server at a URL.
+pub fn http_spec(name: &str, url: &str) -> ServerSpec {
+    ServerSpec {
+        name: name.to_owned(),
+        transport: Some(v1::server_spec::Transport::Http(v1::HttpTransport {
+            url: url.to_owned(),
+            headers: Vec::new(),
+        })),
+        ..Default::default()
+    }
+}
+
+/// Settings of a server that the daemon starts.
+pub fn stdio_spec(name: &str, command: &str, args: &[String]) -> ServerSpec {
+    ServerSpec {
+        name: name.to_owned(),
+        transport: Some(v1::server_spec::Transport::Stdio(v1::StdioTransport {
+            command: command.to_owned(),
+            args: args.to_vec(),
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}
+
+/// A duration of milliseconds.
+pub fn millis(millis: u64) -> prost_types::Duration {
+    Duration::from_millis(millis).try_into().unwrap()
+}
+
+/// A duration of seconds.
+pub fn seconds(seconds: u64) -> prost_types::Duration {
+    millis(seconds * 1000)
+}
+
+/// A request with a gRPC deadline.
+pub fn with_deadline<T>(message: T, deadline: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(deadline);
+    request
+}
+
+/// The text blocks of a result, joined.
+pub fn text_of(result: &v1::ToolResult) -> String {
+    let texts = result
+        .content
+        .iter()
+        .filter_map(|block| match &block.block {
+            Some(v1::content_block::Block::Text(text)) => Some(text.text.as_str()),
+            _ => None,
+        });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// What a status says, decoded.
+#[derive(Debug)]
+pub struct ErrorFacts {
+    /// The gRPC code.
+    pub code: Code,
+    /// `ErrorInfo.reason`; empty if there is none.
+    pub reason: String,
+    /// `ErrorInfo.domain`; empty if there is none.
+    pub domain: String,
+    /// `ErrorInfo.metadata`.
+    pub metadata: HashMap<String, String>,
+    /// The first field of `BadRequest`; empty if there is none.
+    pub field: String,
+    /// `RetryInfo.retry_delay`.
+    pub retry: Option<Duration>,
+    /// The message.
+    pub message: String,
+}
+
+impl ErrorFacts {
+    /// Decodes the details of a status.
+    pub fn of(status: &Status) -> Self {
+        let details = status.get_error_details();
+        let info = details.error_info();
+        let field = details
+            .bad_request()
+            .and_then(|bad| bad.field_violations.first())
+            .map(|violation| violation.field.clone());
+        Self {
+            code: status.code(),
+            reason: info.map(|info| info.reason.clone()).unwrap_or_default(),
+            domain: info.map(|info| info.domain.clone()).unwrap_or_default(),
+            metadata: info.map(|info| info.metadata.clone()).unwrap_or_default(),
+            field: field.unwrap_or_default(),
+            retry: details.retry_info().and_then(|info| info.retry_delay),
+            message: status.message().to_owned(),
+        }
+    }
+
+    /// Expects a refusal with this code and reason, and returns its facts.
+    pub fn expect<T: std::fmt::Debug>(
+        outcome: Result<T, Status>,
+        code: Code,
+        reason: &str,
+    ) -> Self {
+        let status = outcome.expect_err("a refusal is expected");
+        let facts = Self::of(&status);
+        assert_eq!(
+            (facts.code, facts.reason.as_str()),
+            (code, reason),
+            "{facts:?}"
+        );
+        assert_eq!(facts.domain, "mcpsidecar", "{facts:?}");
+        assert!(!facts.message.is_empty(), "{facts:?}");
+        facts
+    }
+}
+
+/// Short forms for a server's status.
+pub trait ServerFacts {
+    /// The whole status.
+    fn facts(&self) -> &v1::ServerStatus;
+
+    /// The state of the connection.
+    fn state(&self) -> ConnectionState {
+        self.facts().state()
+    }
+
+    /// Reason and message of the last failure; empty if there is none.
+    fn failure(&self) -> (&str, &str) {
+        let failure = self.facts().last_failure.as_ref();
+        failure.map_or(("", ""), |failure| (&failure.reason, &failure.message))
+    }
+
+    /// Number of tools in the catalog.
+    fn tool_count(&self) -> u32 {
+        self.facts().tools.as_ref().map_or(0, |list| list.count)
+    }
+}
+
+impl ServerFacts for Server {
+    fn facts(&self) -> &v1::ServerStatus {
+        self.status.as_ref().expect("a server has a status")
+    }
+}

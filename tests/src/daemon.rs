@@ -1,0 +1,371 @@
+//! The daemon under test: built, configured, started, killed and restarted.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::sync::OnceCell;
+
+use crate::clients::Clients;
+use crate::process::{Group, profile_dir, target_dir, workspace_dir};
+use crate::wait::eventually;
+
+/// Time a daemon has to become ready or to end.
+const START_BOUND: Duration = Duration::from_secs(10);
+
+/// Variables of the surroundings that would change what a daemon does.
+const FOREIGN_VARIABLES: &[&str] = &[
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "NOTIFY_SOCKET",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "WATCHDOG_USEC",
+    "RUST_LOG",
+    "STATE_DIRECTORY",
+    "RUNTIME_DIRECTORY",
+    "CONFIGURATION_DIRECTORY",
+    "CREDENTIALS_DIRECTORY",
+];
+
+/// Builds all programs of the workspace, once per process, so that no test meets a stale daemon.
+/// Returns the directory that holds them.
+pub async fn programs() -> &'static Path {
+    static BUILT: OnceCell<PathBuf> = OnceCell::const_new();
+    BUILT.get_or_init(build).await
+}
+
+async fn build() -> PathBuf {
+    let profile_dir = profile_dir();
+    if std::env::var_os("MCP_SIDECARD_BIN").is_some() {
+        return profile_dir;
+    }
+    let profile = profile_dir.file_name().and_then(|name| name.to_str());
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["build", "--quiet", "--workspace", "--bins", "--target-dir"])
+        .arg(target_dir())
+        .current_dir(workspace_dir())
+        .stdin(Stdio::null());
+    match profile {
+        Some("debug") | None => {}
+        Some(profile) => {
+            command.args(["--profile", profile]);
+        }
+    }
+    let output = command.output().await.expect("run cargo");
+    assert!(
+        output.status.success(),
+        "`cargo build --workspace --bins` failed:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    profile_dir
+}
+
+/// The daemon's program: built first, or whatever `MCP_SIDECARD_BIN` names.
+pub async fn daemon_binary() -> PathBuf {
+    match std::env::var_os("MCP_SIDECARD_BIN") {
+        Some(path) => path.into(),
+        None => programs().await.join("mcp-sidecard"),
+    }
+}
+
+/// Settings of a daemon that is about to start.
+#[derive(Clone, Default)]
+pub struct Builder {
+    settings: BTreeMap<String, BTreeMap<String, String>>,
+    env: Vec<(String, String)>,
+    dir: Option<PathBuf>,
+    socket: Option<PathBuf>,
+}
+
+impl Builder {
+    /// Sets a configuration key, for example `updates.keep_count`; `value` is written as TOML.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: impl Into<toml_value::TomlValue>) -> Self {
+        let (section, key) = key.rsplit_once('.').unwrap_or(("", key));
+        let section = self.settings.entry(section.to_owned()).or_default();
+        section.insert(key.to_owned(), value.into().0);
+        self
+    }
+
+    /// Sets a variable of the daemon's environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Uses the data directory of another daemon.
+    #[must_use]
+    pub fn data_dir(mut self, dir: &Path) -> Self {
+        self.dir = Some(dir.to_owned());
+        self
+    }
+
+    /// Uses this socket path.
+    #[must_use]
+    pub fn socket(mut self, path: &Path) -> Self {
+        self.socket = Some(path.to_owned());
+        self
+    }
+
+    fn prepare(self) -> Prepared {
+        let home = tempfile::Builder::new()
+            .prefix("mcp-sidecar-")
+            .tempdir()
+            .expect("make a temporary directory");
+        let data = self.dir.unwrap_or_else(|| home.path().join("data"));
+        std::fs::create_dir_all(&data).expect("make the data directory");
+        let socket = self.socket.unwrap_or_else(|| home.path().join("app.sock"));
+        let config = home.path().join("config.toml");
+        let mut prepared = Prepared {
+            home,
+            data,
+            socket,
+            config,
+            settings: self.settings,
+            env: self.env,
+        };
+        prepared.write_config();
+        prepared
+    }
+
+    /// Starts the daemon and waits until it serves.
+    pub async fn start(self) -> TestDaemon {
+        let prepared = self.prepare();
+        let mut daemon = TestDaemon {
+            process: None,
+            prepared,
+        };
+        daemon.spawn().await;
+        daemon
+    }
+
+    /// Starts a daemon that is expected to give up by itself and waits for its end.
+    pub async fn start_and_fail(self) -> (ExitStatus, String) {
+        let prepared = self.prepare();
+        let mut process = prepared.spawn(&daemon_binary().await);
+        let status = process.wait(START_BOUND).await;
+        let log = prepared.log();
+        let status = status.unwrap_or_else(|| panic!("the daemon did not give up; log:\n{log}"));
+        (status, log)
+    }
+}
+
+/// TOML text of a configuration value.
+pub mod toml_value {
+    /// A value as it is written in the file.
+    pub struct TomlValue(pub(super) String);
+
+    impl From<&str> for TomlValue {
+        fn from(text: &str) -> Self {
+            // JSON strings are valid TOML basic strings.
+            Self(serde_json::Value::from(text).to_string())
+        }
+    }
+
+    macro_rules! literal {
+        ($($kind:ty),*) => {$(
+            impl From<$kind> for TomlValue {
+                fn from(value: $kind) -> Self {
+                    Self(value.to_string())
+                }
+            }
+        )*};
+    }
+    literal!(bool, u32, u64, i32);
+
+    impl From<&[&str]> for TomlValue {
+        fn from(list: &[&str]) -> Self {
+            Self(serde_json::Value::from(list).to_string())
+        }
+    }
+}
+
+struct Prepared {
+    home: TempDir,
+    data: PathBuf,
+    socket: PathBuf,
+    config: PathBuf,
+    settings: BTreeMap<String, BTreeMap<String, String>>,
+    env: Vec<(String, String)>,
+}
+
+impl Prepared {
+    fn write_config(&mut self) {
+        let text = |path: &Path| serde_json::Value::from(path.to_str().unwrap()).to_string();
+        let mut put = |section: &str, key: &str, value: String| {
+            let section = self.settings.entry(section.to_owned()).or_default();
+            section.entry(key.to_owned()).or_insert(value);
+        };
+        put("", "data_dir", text(&self.data));
+        put("socket", "path", text(&self.socket));
+        put("log", "filter", "\"info,mcp_sidecard=debug\"".to_owned());
+        let mut config = String::new();
+        for (section, keys) in &self.settings {
+            if !section.is_empty() {
+                writeln!(config, "\n[{section}]").unwrap();
+            }
+            for (key, value) in keys {
+                writeln!(config, "{key} = {value}").unwrap();
+            }
+        }
+        std::fs::write(&self.config, config).expect("write the configuration");
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.home.path().join("daemon.log")
+    }
+
+    fn log(&self) -> String {
+        let bytes = std::fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn spawn(&self, program: &Path) -> Group {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("open the log file");
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("MCP_SIDECAR") {
+                command.env_remove(name);
+            }
+        }
+        for name in FOREIGN_VARIABLES {
+            command.env_remove(name);
+        }
+        command
+            .arg("--config")
+            .arg(&self.config)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("share the log file"))
+            .stderr(log);
+        Group::spawn(&mut command)
+            .unwrap_or_else(|cause| panic!("cannot start {}: {cause}", program.display()))
+    }
+}
+
+/// A running daemon with everything it needs in a temporary directory.
+pub struct TestDaemon {
+    process: Option<Group>,
+    prepared: Prepared,
+}
+
+impl TestDaemon {
+    /// A daemon with the default configuration.
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// A daemon with other settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    async fn spawn(&mut self) {
+        let mut process = self.prepared.spawn(&daemon_binary().await);
+        let serving = async {
+            loop {
+                if let Some(status) = process.ended() {
+                    return Err(format!("the daemon ended with {status}"));
+                }
+                if Clients::is_serving(&self.prepared.socket).await {
+                    return Ok(());
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let outcome = tokio::time::timeout(START_BOUND, serving).await;
+        let problem = match outcome {
+            Ok(Ok(())) => None,
+            Ok(Err(problem)) => Some(problem),
+            Err(_elapsed) => Some(format!("the daemon was not SERVING after {START_BOUND:?}")),
+        };
+        if let Some(problem) = problem {
+            panic!("{problem}; its log:\n{}", self.prepared.log());
+        }
+        self.process = Some(process);
+    }
+
+    /// Clients on a connection of their own, in namespace `default`.
+    pub async fn clients(&self) -> Clients {
+        Clients::connect(self.socket()).await
+    }
+
+    /// Clients on a connection of their own, in another namespace.
+    pub async fn clients_in(&self, namespace: &str) -> Clients {
+        self.clients().await.in_namespace(namespace)
+    }
+
+    /// Path of the socket.
+    pub fn socket(&self) -> &Path {
+        &self.prepared.socket
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> &Path {
+        &self.prepared.data
+    }
+
+    /// Everything the daemon has written to its standard streams.
+    pub fn log(&self) -> String {
+        self.prepared.log()
+    }
+
+    /// Process id of the running daemon.
+    pub fn pid(&self) -> i32 {
+        self.process.as_ref().expect("the daemon runs").pid()
+    }
+
+    /// Kills the daemon without warning and waits until it is gone.
+    pub async fn kill9(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.signal(Signal::KILL);
+            process
+                .wait(START_BOUND)
+                .await
+                .expect("a killed daemon ends");
+        }
+    }
+
+    /// Asks the daemon to stop and waits for its end.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        let mut process = self.process.take().expect("the daemon runs");
+        process.signal(Signal::TERM);
+        let status = process.wait(START_BOUND).await;
+        status.unwrap_or_else(|| panic!("the daemon did not stop; its log:\n{}", self.log()))
+    }
+
+    /// Starts the daemon again on the same data and socket, after stopping it if it runs.
+    pub async fn restart(&mut self) {
+        if self.process.is_some() {
+            self.terminate().await;
+        }
+        self.spawn().await;
+    }
+
+    /// Waits until the log holds a text.
+    pub async fn log_holds(&self, text: &str) {
+        eventually(&format!("`{text}` in the log"), START_BOUND, async || {
+            self.log().contains(text).then_some(())
+        })
+        .await;
+    }
+}

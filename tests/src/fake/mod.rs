@@ -1,0 +1,584 @@
+//! A scriptable MCP server over HTTP, for faults and for looking at what the daemon sends.
+//!
+//! It answers every method sensibly for its era. A test replaces single answers with
+//! [`FakeMcp::on`], reads what arrived with [`FakeMcp::seen`] or awaits it with [`FakeMcp::wait`].
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::wait::within;
+
+mod defaults;
+
+/// Newest version of the modern era.
+pub const MODERN: &str = "2026-07-28";
+/// Newest version of the legacy era.
+pub const LEGACY: &str = "2025-11-25";
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Hook = Arc<dyn Fn(Seen) -> Pending<Reply> + Send + Sync>;
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its place in the order of arrival, from 0.
+    pub index: usize,
+    /// HTTP method.
+    pub http: Method,
+    /// Path and query.
+    pub path: String,
+    /// All headers.
+    pub headers: HeaderMap,
+    /// The body, byte for byte.
+    pub body: Bytes,
+    /// The body as JSON; null if it is none.
+    pub json: Value,
+}
+
+impl Seen {
+    /// The JSON-RPC method; empty for a response, and for GET and DELETE.
+    pub fn method(&self) -> &str {
+        self.json["method"].as_str().unwrap_or_default()
+    }
+
+    /// The JSON-RPC parameters.
+    pub fn params(&self) -> &Value {
+        &self.json["params"]
+    }
+
+    /// The tool's name in a `tools/call`.
+    pub fn tool(&self) -> &str {
+        self.params()["name"].as_str().unwrap_or_default()
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("a request is UTF-8")
+    }
+
+    /// A header's value; empty if it is not there.
+    pub fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name);
+        value.map_or("", |value| value.to_str().expect("a header is text"))
+    }
+
+    /// Whether this is a JSON-RPC response with this id.
+    pub fn answers(&self, id: &Value) -> bool {
+        self.json["id"] == *id && self.json.get("method").is_none() && self.json.is_object()
+    }
+}
+
+/// What the server does with a request.
+pub enum Reply {
+    /// The default for the method.
+    Default,
+    /// A JSON-RPC result.
+    Json(Value),
+    /// A JSON-RPC result as text, sent byte for byte.
+    Text(String),
+    /// A JSON-RPC error: code, message and, unless null, data.
+    Error(i64, &'static str, Value),
+    /// Any HTTP answer.
+    Raw(u16, Vec<(&'static str, String)>, Bytes),
+    /// An event stream, step by step; it is closed after the last one.
+    Sse(Vec<Step>),
+    /// An event stream that a task writes; see [`stream`].
+    Stream(Box<dyn FnOnce(SseWriter) -> Pending<()> + Send>),
+    /// No answer ever.
+    Hang,
+    /// The TCP connection is dropped.
+    Reset,
+}
+
+/// A step of a scripted event stream.
+pub enum Step {
+    /// An event that holds this message.
+    Message(Value),
+    /// The JSON-RPC result of the request.
+    Result(Value),
+    /// Anything at all, byte for byte.
+    Bytes(String),
+    /// A pause.
+    Pause(Duration),
+    /// Nothing more, without closing.
+    Hang,
+}
+
+/// Makes [`Reply::Stream`] from an async closure.
+pub fn stream<F, Fut>(write: F) -> Reply
+where
+    F: FnOnce(SseWriter) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    Reply::Stream(Box::new(|writer| Box::pin(write(writer))))
+}
+
+/// The sending end of an event stream.
+#[derive(Clone)]
+pub struct SseWriter {
+    id: Value,
+    sender: mpsc::Sender<Bytes>,
+}
+
+impl SseWriter {
+    /// Sends an event that holds a message.
+    pub async fn message(&self, message: &Value) {
+        self.bytes(format!("event: message\ndata: {message}\n\n"))
+            .await;
+    }
+
+    /// Sends the result of the request.
+    pub async fn result(&self, result: Value) {
+        let answer = json!({"jsonrpc": "2.0", "id": self.id, "result": result});
+        self.message(&answer).await;
+    }
+
+    /// Sends any bytes.
+    pub async fn bytes(&self, text: String) {
+        // A reader that is gone is what some tests are about.
+        let _gone = self.sender.send(text.into()).await;
+    }
+
+    /// Waits until the reader is gone.
+    pub async fn closed(&self) {
+        self.sender.closed().await;
+    }
+}
+
+/// What kind of server it is.
+#[allow(clippy::struct_excessive_bools, reason = "independent switches")]
+struct Traits {
+    modern: bool,
+    sse: bool,
+    sessions: bool,
+    offer_stream: bool,
+}
+
+struct Inner {
+    traits: Traits,
+    hooks: Mutex<HashMap<String, Hook>>,
+    lists: Mutex<HashMap<&'static str, Vec<Value>>>,
+    seen: watch::Sender<Vec<Seen>>,
+    dropped: watch::Sender<Vec<usize>>,
+    pushes: broadcast::Sender<Value>,
+    listeners: watch::Sender<usize>,
+    session_count: AtomicU64,
+}
+
+/// A scriptable MCP server over HTTP.
+#[derive(Clone)]
+pub struct FakeMcp {
+    inner: Arc<Inner>,
+    addr: SocketAddr,
+    _server: Arc<ServerTask>,
+}
+
+struct ServerTask(tokio::task::JoinHandle<()>);
+
+impl Drop for ServerTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Settings of a fake server.
+pub struct Builder {
+    inner: Inner,
+    addr: SocketAddr,
+}
+
+impl Builder {
+    fn new(modern: bool) -> Self {
+        let inner = Inner {
+            traits: Traits {
+                modern,
+                sse: false,
+                sessions: !modern,
+                offer_stream: true,
+            },
+            hooks: Mutex::default(),
+            lists: Mutex::default(),
+            seen: watch::Sender::default(),
+            dropped: watch::Sender::default(),
+            pushes: broadcast::Sender::new(64),
+            listeners: watch::Sender::default(),
+            session_count: AtomicU64::new(0),
+        };
+        Self {
+            inner,
+            addr: SocketAddr::from(([127, 0, 0, 1], 0)),
+        }
+    }
+
+    /// Answers with event streams in place of JSON.
+    #[must_use]
+    pub fn sse(mut self) -> Self {
+        self.inner.traits.sse = true;
+        self
+    }
+
+    /// Gives no session ids (legacy).
+    #[must_use]
+    pub fn sessionless(mut self) -> Self {
+        self.inner.traits.sessions = false;
+        self
+    }
+
+    /// Offers no stream of notifications.
+    #[must_use]
+    pub fn without_push(mut self) -> Self {
+        self.inner.traits.offer_stream = false;
+        self
+    }
+
+    /// Listens at the address of an earlier fake.
+    #[must_use]
+    pub fn at(mut self, addr: SocketAddr) -> Self {
+        self.addr = addr;
+        self
+    }
+
+    /// Offers a tool; see [`tool`].
+    #[must_use]
+    pub fn tool(self, tool: Value) -> Self {
+        self.entry("tools", tool)
+    }
+
+    /// Offers an entry of `tools`, `resources`, `resourceTemplates` or `prompts`.
+    #[must_use]
+    pub fn entry(mut self, list: &'static str, entry: Value) -> Self {
+        let lists = self.inner.lists.get_mut().unwrap();
+        lists.entry(list).or_default().push(entry);
+        self
+    }
+
+    /// Starts the server on a free port of the loopback interface.
+    pub async fn start(self) -> FakeMcp {
+        let listener = TcpListener::bind(self.addr).await.expect("bind a port");
+        let addr = listener.local_addr().expect("the bound address");
+        let inner = Arc::new(self.inner);
+        let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
+        FakeMcp {
+            inner,
+            addr,
+            _server: Arc::new(ServerTask(server)),
+        }
+    }
+}
+
+impl FakeMcp {
+    /// A server of the modern era.
+    pub fn modern() -> Builder {
+        Builder::new(true)
+    }
+
+    /// A server of the legacy era, with sessions.
+    pub fn legacy() -> Builder {
+        Builder::new(false)
+    }
+
+    /// A server of the given era that offers `echo`.
+    pub async fn echo(modern: bool) -> Self {
+        Builder::new(modern).tool(tool("echo")).start().await
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.addr)
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Replaces the answer to a JSON-RPC method, to `GET`, `DELETE` or, with `*`, to everything.
+    pub fn on<F, Fut>(&self, method: &str, hook: F)
+    where
+        F: Fn(Seen) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Reply> + Send + 'static,
+    {
+        let hook: Hook = Arc::new(move |seen| Box::pin(hook(seen)));
+        let mut hooks = self.inner.hooks.lock().unwrap();
+        hooks.insert(method.to_owned(), hook);
+    }
+
+    /// Like [`FakeMcp::on`] for an answer that needs no waiting.
+    pub fn reply(&self, method: &str, reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) {
+        self.on(method, move |seen| std::future::ready(reply(&seen)));
+    }
+
+    /// Goes back to the default answer.
+    pub fn reset(&self, method: &str) {
+        self.inner.hooks.lock().unwrap().remove(method);
+    }
+
+    /// Replaces one of the lists.
+    pub fn set_list(&self, list: &'static str, entries: Vec<Value>) {
+        self.inner.lists.lock().unwrap().insert(list, entries);
+    }
+
+    /// Everything that arrived so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.inner.seen.borrow().clone()
+    }
+
+    /// The requests of one JSON-RPC method so far.
+    pub fn seen_of(&self, method: &str) -> Vec<Seen> {
+        let mut seen = self.seen();
+        seen.retain(|seen| seen.method() == method);
+        seen
+    }
+
+    /// Waits until a request arrives, or has arrived, that `wanted` accepts.
+    pub async fn wait(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        let mut all = self.inner.seen.subscribe();
+        let found = async {
+            let all = all.wait_for(|all| all.iter().any(&wanted)).await.unwrap();
+            all.iter().find(|seen| wanted(seen)).unwrap().clone()
+        };
+        within(what, found).await
+    }
+
+    /// Waits for the first request of a JSON-RPC method.
+    pub async fn wait_method(&self, method: &str) -> Seen {
+        self.wait(method, |seen| seen.method() == method).await
+    }
+
+    /// Waits until the client has given up a request before its answer was complete.
+    pub async fn wait_dropped(&self, index: usize) {
+        let mut dropped = self.inner.dropped.subscribe();
+        let gone = dropped.wait_for(|dropped| dropped.contains(&index));
+        within("the client to give up the request", gone)
+            .await
+            .unwrap();
+    }
+
+    /// Waits until the client listens for notifications, then sends one to it.
+    pub async fn push(&self, message: Value) {
+        let mut listeners = self.inner.listeners.subscribe();
+        let open = listeners.wait_for(|open| *open > 0);
+        within("the client to listen", open).await.unwrap();
+        let _nobody = self.inner.pushes.send(message);
+    }
+
+    /// Sends a notification without parameters; see [`FakeMcp::push`].
+    pub async fn notify(&self, method: &str) {
+        self.push(json!({"jsonrpc": "2.0", "method": method})).await;
+    }
+}
+
+/// A tool that takes any object.
+pub fn tool(name: &str) -> Value {
+    json!({"name": name, "description": format!("the tool {name}"), "inputSchema": {"type": "object"}})
+}
+
+async fn serve(listener: TcpListener, inner: Arc<Inner>) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let inner = Arc::clone(&inner);
+        connections.spawn(async move {
+            let service = hyper::service::service_fn(move |request| {
+                let inner = Arc::clone(&inner);
+                async move { answer(&inner, request).await.ok_or(Dropped) }
+            });
+            let io = hyper_util::rt::TokioIo::new(stream);
+            let connection =
+                hyper::server::conn::http1::Builder::new().serve_connection(io, service);
+            // An error here is a connection that one of the two sides dropped.
+            let _dropped = connection.await;
+        });
+    }
+}
+
+/// The error that makes hyper drop a connection.
+#[derive(Debug)]
+struct Dropped;
+
+impl std::fmt::Display for Dropped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("dropped on purpose")
+    }
+}
+
+impl std::error::Error for Dropped {}
+
+/// Notes that an answer was given up before it was complete.
+struct Watch {
+    inner: Arc<Inner>,
+    index: usize,
+    complete: bool,
+}
+
+impl Watch {
+    fn end(mut self, complete: bool) {
+        self.complete = complete;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.complete {
+            self.inner.dropped.send_modify(|all| all.push(self.index));
+        }
+    }
+}
+
+/// `None` drops the connection.
+async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Response<Body>> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.ok()?.to_bytes();
+    let mut seen = Seen {
+        index: 0,
+        http: head.method,
+        path: head.uri.to_string(),
+        headers: head.headers,
+        json: serde_json::from_slice(&body).unwrap_or_default(),
+        body,
+    };
+    inner.seen.send_modify(|all| {
+        seen.index = all.len();
+        all.push(seen.clone());
+    });
+    let watch = Watch {
+        inner: Arc::clone(inner),
+        index: seen.index,
+        complete: false,
+    };
+    let key = match seen.method() {
+        "" => seen.http.as_str(),
+        method => method,
+    };
+    let hook = {
+        let hooks = inner.hooks.lock().unwrap();
+        hooks.get(key).or_else(|| hooks.get("*")).cloned()
+    };
+    let mut reply = match hook {
+        Some(hook) => hook(seen.clone()).await,
+        None => Reply::Default,
+    };
+    if matches!(reply, Reply::Default) {
+        reply = defaults::reply(inner, &seen);
+    }
+    let id = seen.json["id"].clone();
+    let respond = |watch: Watch, text: String| {
+        if inner.traits.sse && !seen.method().is_empty() {
+            let steps = vec![Step::Bytes(format!("data: {text}\n\n"))];
+            event_stream(&id, watch, |writer| Box::pin(play(writer, steps)))
+        } else {
+            watch.end(true);
+            plain(
+                200,
+                &[("content-type", "application/json".to_owned())],
+                text.into(),
+            )
+        }
+    };
+    let mut response = match reply {
+        Reply::Default => unreachable!("the default was taken above"),
+        Reply::Json(result) => respond(
+            watch,
+            json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string(),
+        ),
+        Reply::Text(result) => respond(
+            watch,
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
+        ),
+        Reply::Error(code, message, data) => {
+            let mut error = json!({"code": code, "message": message});
+            if !data.is_null() {
+                error["data"] = data;
+            }
+            respond(
+                watch,
+                json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string(),
+            )
+        }
+        Reply::Raw(status, headers, body) => {
+            watch.end(true);
+            plain(status, &headers, body)
+        }
+        Reply::Sse(steps) => event_stream(&id, watch, |writer| Box::pin(play(writer, steps))),
+        Reply::Stream(write) => event_stream(&id, watch, write),
+        Reply::Hang => std::future::pending().await,
+        Reply::Reset => {
+            watch.end(true);
+            return None;
+        }
+    };
+    if inner.traits.sessions && seen.method() == "initialize" && response.status() == StatusCode::OK
+    {
+        let number = inner.session_count.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = format!("session-{number}").parse().unwrap();
+        response.headers_mut().insert("mcp-session-id", session);
+    }
+    Some(response)
+}
+
+fn plain(status: u16, headers: &[(&'static str, String)], body: Bytes) -> Response<Body> {
+    let mut response = Response::builder().status(status);
+    for (name, value) in headers {
+        response = response.header(*name, value);
+    }
+    response.body(Full::new(body).boxed_unsync()).unwrap()
+}
+
+fn event_stream(
+    id: &Value,
+    watch: Watch,
+    write: impl FnOnce(SseWriter) -> Pending<()>,
+) -> Response<Body> {
+    let (sender, receiver) = mpsc::channel(16);
+    let reader = sender.clone();
+    let mut writing = write(SseWriter {
+        id: id.clone(),
+        sender,
+    });
+    tokio::spawn(async move {
+        tokio::select! {
+            () = &mut writing => watch.end(!reader.is_closed()),
+            () = reader.closed() => {
+                drop(watch);
+                writing.await;
+            }
+        }
+    });
+    let frames = ReceiverStream::new(receiver).map(|bytes| Ok(Frame::data(bytes)));
+    Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(StreamBody::new(frames).boxed_unsync())
+        .unwrap()
+}
+
+async fn play(writer: SseWriter, steps: Vec<Step>) {
+    for step in steps {
+        match step {
+            Step::Message(message) => writer.message(&message).await,
+            Step::Result(result) => writer.result(result).await,
+            Step::Bytes(text) => writer.bytes(text).await,
+            Step::Pause(pause) => tokio::time::sleep(pause).await,
+            Step::Hang => writer.closed().await,
+        }
+    }
+}

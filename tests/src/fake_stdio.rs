@@ -1,0 +1,255 @@
+//! A scriptable MCP server over standard streams; the program is `fake-stdio`.
+//!
+//! It is one blocking loop without a runtime, so that it starts fast and does exactly what its
+//! script says.
+
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::daemon::programs;
+use crate::fake::{LEGACY, MODERN, tool};
+use crate::v1::ServerSpec;
+
+/// A way to misbehave.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StdioFault {
+    /// Ends at once with this exit code.
+    ExitAtOnce(i32),
+    /// Waits this many milliseconds before it reads anything.
+    SlowStart(u64),
+    /// Writes these lines to standard output before every answer.
+    Garbage(Vec<String>),
+    /// Does not answer `server/discover`.
+    SwallowDiscover,
+    /// Answers `server/discover` with this error code.
+    RefuseDiscover(i64),
+    /// Writes this many kilobytes to standard error before it reads anything.
+    StderrFlood(usize),
+    /// Ends with code 3 if this file exists, else makes it and removes it at the end.
+    LockFile(String),
+    /// Ends in the middle of every call.
+    CrashOnCall,
+    /// Appends its process id to this file.
+    Register(String),
+}
+
+/// What the server does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Script {
+    /// Speaks the modern era in place of the legacy one.
+    pub modern: bool,
+    /// What is wrong with it.
+    pub faults: Vec<StdioFault>,
+}
+
+impl Script {
+    /// A healthy server of an era.
+    pub fn healthy(modern: bool) -> Self {
+        Self {
+            modern,
+            faults: Vec::new(),
+        }
+    }
+
+    /// A legacy server with one fault.
+    pub fn faulty(fault: StdioFault) -> Self {
+        Self {
+            modern: false,
+            faults: vec![fault],
+        }
+    }
+
+    /// Writes the script into `dir` and returns the settings that run it.
+    pub async fn spec(&self, name: &str, dir: &Path) -> ServerSpec {
+        let file = dir.join(format!("{name}.json"));
+        std::fs::write(&file, serde_json::to_string(self).unwrap()).expect("write the script");
+        let program = programs().await.join("fake-stdio");
+        let args = [file.to_str().unwrap().to_owned()];
+        crate::clients::stdio_spec(name, program.to_str().unwrap(), &args)
+    }
+}
+
+struct Server {
+    script: Script,
+    out: std::io::Stdout,
+    input: std::io::Lines<std::io::StdinLock<'static>>,
+}
+
+/// Runs the script that the first argument names, until standard input ends.
+pub fn main() {
+    let path = std::env::args().nth(1).expect("usage: fake-stdio SCRIPT");
+    let script = std::fs::read_to_string(path).expect("read the script");
+    let script: Script = serde_json::from_str(&script).expect("a valid script");
+    let mut lock = None;
+    for fault in &script.faults {
+        match fault {
+            StdioFault::ExitAtOnce(code) => std::process::exit(*code),
+            StdioFault::SlowStart(millis) => std::thread::sleep(Duration::from_millis(*millis)),
+            StdioFault::StderrFlood(kilobytes) => {
+                let mut stderr = std::io::stderr().lock();
+                let line = format!("{}\n", "x".repeat(1023));
+                for _ in 0..*kilobytes {
+                    stderr.write_all(line.as_bytes()).unwrap();
+                }
+                stderr.write_all(b"the flood is over\n").unwrap();
+            }
+            StdioFault::LockFile(file) => {
+                let made = std::fs::File::options()
+                    .write(true)
+                    .create_new(true)
+                    .open(file);
+                if made.is_err() {
+                    std::process::exit(3);
+                }
+                lock = Some(file.clone());
+            }
+            StdioFault::Register(file) => {
+                let mut register = std::fs::File::options();
+                let mut register = register.create(true).append(true).open(file).unwrap();
+                writeln!(register, "{}", std::process::id()).unwrap();
+            }
+            _ => {}
+        }
+    }
+    let server = Server {
+        script,
+        out: std::io::stdout(),
+        input: std::io::stdin().lock().lines(),
+    };
+    server.run();
+    if let Some(file) = lock {
+        std::fs::remove_file(file).expect("remove the lock file");
+    }
+}
+
+impl Server {
+    fn run(mut self) {
+        while let Some(Ok(line)) = self.input.next() {
+            let Ok(message) = serde_json::from_str::<Value>(&line) else {
+                continue;
+            };
+            if message["method"].is_string() && !message["id"].is_null() {
+                self.answer(&message);
+            }
+        }
+    }
+
+    fn has(&self, fault: &StdioFault) -> bool {
+        self.script.faults.contains(fault)
+    }
+
+    fn send(&mut self, message: &Value) {
+        for fault in self.script.faults.clone() {
+            if let StdioFault::Garbage(lines) = fault {
+                for line in lines {
+                    writeln!(self.out, "{line}").unwrap();
+                }
+            }
+        }
+        // The reader may be gone, which ends the loop soon enough.
+        let _gone = writeln!(self.out, "{message}").and_then(|()| self.out.flush());
+    }
+
+    fn answer(&mut self, message: &Value) {
+        let method = message["method"].as_str().unwrap_or_default();
+        if method == "server/discover" && self.has(&StdioFault::SwallowDiscover) {
+            return;
+        }
+        let outcome = match method {
+            "tools/call" if self.has(&StdioFault::CrashOnCall) => std::process::exit(9),
+            "tools/call" => self.call(message),
+            _ => Some(self.plain(method)),
+        };
+        let mut answer = json!({"jsonrpc": "2.0", "id": message["id"]});
+        match outcome {
+            Some(Ok(mut result)) => {
+                if self.script.modern && result["resultType"].is_null() {
+                    result["resultType"] = json!("complete");
+                }
+                answer["result"] = result;
+            }
+            Some(Err(code)) => answer["error"] = json!({"code": code, "message": "refused"}),
+            None => return,
+        }
+        self.send(&answer);
+    }
+
+    fn plain(&self, method: &str) -> Result<Value, i64> {
+        let info = json!({"name": "fake-stdio", "version": "1.0"});
+        let capabilities = json!({"tools": {}});
+        let modern = self.script.modern;
+        let refusal = self.script.faults.iter().find_map(|fault| match fault {
+            StdioFault::RefuseDiscover(code) => Some(*code),
+            _ => None,
+        });
+        match method {
+            "server/discover" if modern => Ok(json!({
+                "supportedVersions": [MODERN], "capabilities": capabilities,
+                "_meta": {"io.modelcontextprotocol/serverInfo": info},
+                "ttlMs": 0, "cacheScope": "private",
+            })),
+            "server/discover" => Err(refusal.unwrap_or(-32601)),
+            "initialize" if !modern => Ok(json!({
+                "protocolVersion": LEGACY, "capabilities": capabilities, "serverInfo": info,
+            })),
+            "ping" if !modern => Ok(json!({})),
+            "tools/list" => {
+                let tools = ["echo", "ask", "hang"].map(tool);
+                Ok(json!({"tools": tools, "ttlMs": 0, "cacheScope": "private"}))
+            }
+            _ => Err(-32601),
+        }
+    }
+
+    /// `None` where no answer is given.
+    fn call(&mut self, message: &Value) -> Option<Result<Value, i64>> {
+        let params = &message["params"];
+        let text = match params["name"].as_str().unwrap_or_default() {
+            "echo" => params["arguments"].to_string(),
+            "hang" => return None,
+            "ask" => match self.ask(params) {
+                Ok(answer) => answer.to_string(),
+                Err(question) => return Some(Ok(question)),
+            },
+            _ => return Some(Err(-32602)),
+        };
+        Some(Ok(json!({"content": [{"type": "text", "text": text}]})))
+    }
+
+    /// Asks the user's name: pushed in the legacy era, as a result of its own in the modern one.
+    fn ask(&mut self, params: &Value) -> Result<Value, Value> {
+        let schema = json!({
+            "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"],
+        });
+        let question =
+            json!({"mode": "form", "message": "Who are you?", "requestedSchema": schema});
+        if self.script.modern {
+            let given = params["inputResponses"]["who"].clone();
+            let ask = json!({"method": "elicitation/create", "params": question});
+            return if given.is_null() {
+                Err(json!({"resultType": "input_required", "inputRequests": {"who": ask}}))
+            } else {
+                Ok(given)
+            };
+        }
+        let id = json!("question-1");
+        let method = "elicitation/create";
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": question}));
+        while let Some(Ok(line)) = self.input.next() {
+            let message: Value = serde_json::from_str(&line).unwrap_or_default();
+            if message["id"] == id && message["method"].is_null() {
+                return Ok(message["result"].clone());
+            }
+            if message["method"].is_string() && !message["id"].is_null() {
+                self.answer(&message);
+            }
+        }
+        Ok(Value::Null)
+    }
+}

@@ -1,0 +1,146 @@
+//! How each peer is started.
+
+use std::path::PathBuf;
+
+use super::install::installed;
+use super::{CommandLine, HttpPeer};
+
+/// A source file in `tests/peers`.
+fn source(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("peers")
+        .join(file)
+}
+
+fn text(path: PathBuf) -> String {
+    path.into_os_string()
+        .into_string()
+        .expect("a path is UTF-8")
+}
+
+async fn npm(program: &str, args: &[&str]) -> CommandLine {
+    let set = installed("npm").await;
+    CommandLine::new(text(set.join("node_modules/.bin").join(program)), args)
+}
+
+async fn python(set: &'static str, file: &str, args: &[&str]) -> CommandLine {
+    let dir = installed(set).await;
+    let file = text(source(file));
+    let mut line = CommandLine::new(text(dir.join("bin/python")), &[&file]);
+    line.args.extend(args.iter().map(|&arg| arg.to_owned()));
+    line
+}
+
+async fn python_http(set: &'static str, file: &str, kind: &str) -> HttpPeer {
+    let line = python(set, file, &[kind]).await;
+    HttpPeer::start("/mcp", |port| {
+        let mut line = line.clone();
+        line.args.push(port.to_string());
+        line
+    })
+    .await
+}
+
+/// The reference server of the specification, over standard streams.
+pub async fn everything_stdio() -> CommandLine {
+    npm("mcp-server-everything", &["stdio"]).await
+}
+
+/// The same over HTTP.
+pub async fn everything_http() -> HttpPeer {
+    let line = npm("mcp-server-everything", &["streamableHttp"]).await;
+    HttpPeer::start("/mcp", |port| line.clone().env("PORT", &port.to_string())).await
+}
+
+/// The reference file server for one directory.
+pub async fn filesystem(dir: &str) -> CommandLine {
+    npm("mcp-server-filesystem", &[dir]).await
+}
+
+/// The reference memory server, which keeps its graph in a file.
+pub async fn memory(file: &str) -> CommandLine {
+    npm("mcp-server-memory", &[])
+        .await
+        .env("MEMORY_FILE_PATH", file)
+}
+
+/// The reference server for structured thinking.
+pub async fn sequential_thinking() -> CommandLine {
+    npm("mcp-server-sequential-thinking", &[]).await
+}
+
+/// Python SDK 1.x over standard streams.
+pub async fn py1_stdio() -> CommandLine {
+    python("py1", "py1_server.py", &["stdio"]).await
+}
+
+/// Python SDK 1.x over HTTP; `kind` is `http`, `http-json` or `http-stateless`.
+pub async fn py1_http(kind: &str) -> HttpPeer {
+    python_http("py1", "py1_server.py", kind).await
+}
+
+/// Python SDK 2.x over standard streams.
+pub async fn py2_stdio() -> CommandLine {
+    python("py2", "py2_server.py", &["stdio"]).await
+}
+
+/// Python SDK 2.x over HTTP; `kind` is `http` or `http-stateless`.
+pub async fn py2_http(kind: &str) -> HttpPeer {
+    python_http("py2", "py2_server.py", kind).await
+}
+
+/// FastMCP over standard streams.
+pub async fn fastmcp_stdio() -> CommandLine {
+    python("fastmcp", "fm_server.py", &["stdio"]).await
+}
+
+/// FastMCP over HTTP.
+pub async fn fastmcp_http() -> HttpPeer {
+    python_http("fastmcp", "fm_server.py", "http").await
+}
+
+/// The published time server.
+pub async fn time() -> CommandLine {
+    let dir = installed("pyservers").await;
+    let program = text(dir.join("bin/mcp-server-time"));
+    CommandLine::new(program, &["--local-timezone", "UTC"])
+}
+
+/// The published git server for one repository.
+pub async fn git(repository: &str) -> CommandLine {
+    let dir = installed("pyservers").await;
+    let program = text(dir.join("bin/mcp-server-git"));
+    CommandLine::new(program, &["--repository", repository])
+}
+
+/// TypeScript SDK 2.x; its modules are found beside a copy of the source.
+async fn ts2(args: &[&str]) -> CommandLine {
+    let dir = installed("ts2").await;
+    let file = dir.join("ts2_server.mjs");
+    let code = std::fs::read(source("ts2_server.mjs")).expect("read the peer's source");
+    if std::fs::read(&file).ok().as_ref() != Some(&code) {
+        // Another test may be starting it: replace the file in one step.
+        let new = tempfile::NamedTempFile::new_in(&dir).expect("make a file");
+        std::fs::write(new.path(), code).expect("copy the peer's source");
+        new.persist(&file).expect("put the peer's source in place");
+    }
+    let mut line = CommandLine::new("node", &[&text(file)]);
+    line.args.extend(args.iter().map(|&arg| arg.to_owned()));
+    line
+}
+
+/// TypeScript SDK 2.x over standard streams.
+pub async fn ts2_stdio() -> CommandLine {
+    ts2(&["stdio"]).await
+}
+
+/// TypeScript SDK 2.x over HTTP; `kind` is `http` or `modern-only`.
+pub async fn ts2_http(kind: &str) -> HttpPeer {
+    let line = ts2(&[kind]).await;
+    HttpPeer::start("/", |port| {
+        let mut line = line.clone();
+        line.args.push(port.to_string());
+        line
+    })
+    .await
+}

@@ -1,0 +1,154 @@
+//! Installs pinned packages once, whatever the number of test processes.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::target_dir;
+
+/// Where the packages come from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Source {
+    /// npm.
+    Npm,
+    /// pip, into a virtual environment.
+    Pip,
+}
+
+/// Packages that are installed together.
+#[derive(Clone, Copy, Hash, Debug)]
+pub struct Set {
+    /// Name of the set.
+    pub name: &'static str,
+    /// Where the packages come from.
+    pub source: Source,
+    /// The packages with their versions.
+    pub packages: &'static [&'static str],
+}
+
+/// Every set.
+pub const SETS: &[Set] = &[
+    Set {
+        name: "npm",
+        source: Source::Npm,
+        packages: &[
+            "@modelcontextprotocol/server-everything@2026.8.31",
+            "@modelcontextprotocol/server-filesystem@2026.8.31",
+            "@modelcontextprotocol/server-memory@2026.8.31",
+            "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
+        ],
+    },
+    Set {
+        name: "ts2",
+        source: Source::Npm,
+        packages: &[
+            "@modelcontextprotocol/server@2.4.0",
+            "@modelcontextprotocol/node@2.1.2",
+            "zod@4",
+        ],
+    },
+    Set {
+        name: "node22",
+        source: Source::Npm,
+        packages: &["node@22"],
+    },
+    Set {
+        name: "conformance",
+        source: Source::Npm,
+        packages: &["@modelcontextprotocol/conformance@0.2.0-alpha.12"],
+    },
+    Set {
+        name: "py1",
+        source: Source::Pip,
+        packages: &["mcp[cli]==1.30.0"],
+    },
+    Set {
+        name: "py2",
+        source: Source::Pip,
+        packages: &["mcp[cli]==2.3.0"],
+    },
+    Set {
+        name: "fastmcp",
+        source: Source::Pip,
+        packages: &["fastmcp==4.2.3"],
+    },
+    Set {
+        name: "pyservers",
+        source: Source::Pip,
+        packages: &["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"],
+    },
+];
+
+/// Installs a set if it is not there yet, and returns its directory.
+pub fn install(name: &str) -> PathBuf {
+    let set = SETS.iter().find(|set| set.name == name);
+    let set = set.unwrap_or_else(|| panic!("there is no set of peers named `{name}`"));
+    let mut version = DefaultHasher::new();
+    set.hash(&mut version);
+    let peers = target_dir().join("peers");
+    std::fs::create_dir_all(&peers).expect("make the directory of the peers");
+    let dir = peers.join(format!("{name}-{:012x}", version.finish() >> 16));
+    let marker = dir.join(".complete");
+    if marker.exists() {
+        return dir;
+    }
+
+    // Other test processes may want the same set: one installs, the others wait for it.
+    let lock = File::create(dir.with_extension("lock")).expect("make the lock file");
+    lock.lock().expect("lock the set");
+    let mut problem = String::new();
+    for _ in 0..3 {
+        if marker.exists() {
+            return dir;
+        }
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).expect("remove an incomplete set");
+        }
+        match fill(set, &dir) {
+            Ok(()) => drop(File::create(&marker).expect("mark the set as complete")),
+            Err(cause) => problem = cause,
+        }
+    }
+    assert!(marker.exists(), "cannot install `{name}`: {problem}");
+    dir
+}
+
+/// [`install`] from async code.
+pub async fn installed(name: &'static str) -> PathBuf {
+    let installing = tokio::task::spawn_blocking(move || install(name));
+    installing.await.unwrap_or_else(|cause| panic!("{cause}"))
+}
+
+fn fill(set: &Set, dir: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(dir).map_err(|cause| cause.to_string())?;
+    match set.source {
+        Source::Npm => {
+            let package = dir.join("package.json");
+            std::fs::write(package, "{\"private\":true}\n").map_err(|cause| cause.to_string())?;
+            let npm = ["install", "--no-audit", "--no-fund", "--loglevel=error"];
+            run(Command::new("npm")
+                .args(npm)
+                .args(set.packages)
+                .current_dir(dir))
+        }
+        Source::Pip => {
+            run(Command::new("python3").args(["-m", "venv"]).arg(dir))?;
+            let pip = ["install", "--quiet", "--disable-pip-version-check"];
+            run(Command::new(dir.join("bin/pip"))
+                .args(pip)
+                .args(set.packages))
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let output = command
+        .output()
+        .map_err(|cause| format!("{command:?}: {cause}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{command:?} ended with {}:\n{said}", output.status))
+}

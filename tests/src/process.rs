@@ -1,0 +1,94 @@
+//! Child processes that leave nothing behind.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::process::{Child, Command};
+
+/// A child process in its own process group. Dropping it kills the whole group.
+pub struct Group {
+    child: Child,
+    pid: Pid,
+}
+
+impl Group {
+    /// Starts the command as the leader of a new process group.
+    pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        let child = command.process_group(0).spawn()?;
+        let pid = child
+            .id()
+            .and_then(|id| Pid::from_raw(id.try_into().ok()?))
+            .ok_or_else(|| std::io::Error::other("the child has no process id"))?;
+        Ok(Self { child, pid })
+    }
+
+    /// Process id of the leader.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Sends a signal to the leader only.
+    pub fn signal(&self, signal: Signal) {
+        // The process may be gone already, which is what most signals are for.
+        let _gone = kill_process(self.pid, signal);
+    }
+
+    /// Waits for the leader's end; `None` if it is still running after `bound`.
+    pub async fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
+        let ended = tokio::time::timeout(bound, self.child.wait()).await;
+        ended.ok().map(|status| status.expect("wait for a child"))
+    }
+
+    /// The exit status, if the leader has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("look after a child")
+    }
+
+    /// The child's standard input, once.
+    pub fn take_stdin(&mut self) -> Option<tokio::process::ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// The child's standard output, once.
+    pub fn take_stdout(&mut self) -> Option<tokio::process::ChildStdout> {
+        self.child.stdout.take()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _gone = kill_process_group(self.pid, Signal::KILL);
+        let _reaped = self.child.try_wait();
+    }
+}
+
+/// Directory of the profile this program was built with, for example `target/debug`.
+pub fn profile_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("path of the running program");
+    let dir = exe.parent().expect("a program lies in a directory");
+    let dir = if dir.ends_with("deps") {
+        dir.parent()
+            .expect("`deps` lies in the profile's directory")
+    } else {
+        dir
+    };
+    dir.to_path_buf()
+}
+
+/// Cargo's target directory.
+pub fn target_dir() -> PathBuf {
+    let profile = profile_dir();
+    let target = profile.parent().expect("the profile's parent directory");
+    target.to_path_buf()
+}
+
+/// Root of the workspace.
+pub fn workspace_dir() -> PathBuf {
+    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    tests
+        .parent()
+        .expect("`tests` lies in the workspace")
+        .to_path_buf()
+}
