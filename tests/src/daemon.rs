@@ -128,7 +128,6 @@ impl Builder {
             .tempdir()
             .expect("make a temporary directory");
         let data = self.dir.unwrap_or_else(|| home.path().join("data"));
-        std::fs::create_dir_all(&data).expect("make the data directory");
         let socket = self.socket.unwrap_or_else(|| home.path().join("app.sock"));
         let config = home.path().join("config.toml");
         let mut prepared = Prepared {
