@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_types::StatusExt as _;
@@ -447,13 +447,6 @@ pub fn millis(millis: u64) -> prost_types::Duration {
 /// A duration of seconds.
 pub fn seconds(seconds: u64) -> prost_types::Duration {
     millis(seconds * 1000)
-}
-
-/// A request with a gRPC deadline.
-pub fn with_deadline<T>(message: T, deadline: Duration) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(deadline);
-    request
 }
 
 /// The text blocks of a result, joined.

@@ -7,14 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::Signal;
 use tempfile::TempDir;
+use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::clients::Clients;
 use crate::process::{Group, profile_dir, target_dir, workspace_dir};
-use crate::wait::eventually;
+use crate::v1::tool_service_client::ToolServiceClient;
+use crate::v1::{CallToolRequest, CallToolResponse};
+use crate::wait::{eventually, within};
 
 /// Time a daemon has to become ready or to end.
 const START_BOUND: Duration = Duration::from_secs(10);
@@ -311,6 +315,28 @@ impl TestDaemon {
     /// Clients on a connection of their own, in another namespace.
     pub async fn clients_in(&self, namespace: &str) -> Clients {
         self.clients().await.in_namespace(namespace)
+    }
+
+    /// CallTool with a deadline that only the daemon looks at: a channel would end the call by
+    /// itself at the same moment.
+    pub async fn call_within(
+        &self,
+        request: CallToolRequest,
+        deadline: Duration,
+    ) -> Result<CallToolResponse, tonic::Status> {
+        let stream = UnixStream::connect(self.socket()).await.expect("connect");
+        let io = TokioIo::new(stream);
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
+        let (sender, connection) = handshake.await.expect("an HTTP/2 handshake");
+        let connection = tokio::spawn(connection);
+        let service = tower::service_fn(move |request| sender.clone().send_request(request));
+        let origin = http::Uri::from_static("http://localhost");
+        let mut request = tonic::Request::new(request);
+        request.set_timeout(deadline);
+        let mut tools = ToolServiceClient::with_origin(service, origin);
+        let answer = within("the daemon's answer", tools.call_tool(request)).await;
+        connection.abort();
+        answer.map(tonic::Response::into_inner)
     }
 
     /// Path of the socket.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::programs;
 use crate::fake::{LEGACY, MODERN, tool};
+use crate::json::{lenient, raw_member};
 use crate::v1::ServerSpec;
 
 /// A way to misbehave.
@@ -131,12 +132,14 @@ pub fn main() {
 impl Server {
     fn run(mut self) {
         while let Some(Ok(line)) = self.input.next() {
-            let Ok(message) = serde_json::from_str::<Value>(&line) else {
-                continue;
-            };
-            if message["method"].is_string() && !message["id"].is_null() {
-                self.answer(&message);
-            }
+            self.receive(&line);
+        }
+    }
+
+    fn receive(&mut self, line: &str) {
+        let message = lenient(line);
+        if message["method"].is_string() && !message["id"].is_null() {
+            self.answer(&message, line);
         }
     }
 
@@ -156,14 +159,14 @@ impl Server {
         let _gone = writeln!(self.out, "{message}").and_then(|()| self.out.flush());
     }
 
-    fn answer(&mut self, message: &Value) {
+    fn answer(&mut self, message: &Value, line: &str) {
         let method = message["method"].as_str().unwrap_or_default();
         if method == "server/discover" && self.has(&StdioFault::SwallowDiscover) {
             return;
         }
         let outcome = match method {
             "tools/call" if self.has(&StdioFault::CrashOnCall) => std::process::exit(9),
-            "tools/call" => self.call(message),
+            "tools/call" => self.call(message, line),
             _ => Some(self.plain(method)),
         };
         let mut answer = json!({"jsonrpc": "2.0", "id": message["id"]});
@@ -208,10 +211,10 @@ impl Server {
     }
 
     /// `None` where no answer is given.
-    fn call(&mut self, message: &Value) -> Option<Result<Value, i64>> {
+    fn call(&mut self, message: &Value, line: &str) -> Option<Result<Value, i64>> {
         let params = &message["params"];
         let text = match params["name"].as_str().unwrap_or_default() {
-            "echo" => params["arguments"].to_string(),
+            "echo" => raw_member(line, &["params", "arguments"]).unwrap_or_default(),
             "hang" => return None,
             "ask" => match self.ask(params) {
                 Ok(answer) => answer.to_string(),
@@ -246,9 +249,7 @@ impl Server {
             if message["id"] == id && message["method"].is_null() {
                 return Ok(message["result"].clone());
             }
-            if message["method"].is_string() && !message["id"].is_null() {
-                self.answer(&message);
-            }
+            self.receive(&line);
         }
         Ok(Value::Null)
     }

@@ -19,6 +19,7 @@ pub mod clients;
 pub mod daemon;
 pub mod fake;
 pub mod fake_stdio;
+pub mod json;
 pub mod peers;
 pub mod process;
 pub mod updates;
@@ -31,7 +32,7 @@ pub use mcp_sidecar_proto::v1;
 pub mod prelude {
     pub use crate::clients::{
         CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, millis, seconds, stdio_spec,
-        text_of, with_deadline,
+        text_of,
     };
     pub use crate::daemon::TestDaemon;
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};

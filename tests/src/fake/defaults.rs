@@ -52,7 +52,7 @@ pub(super) fn reply(inner: &Arc<Inner>, seen: &Seen) -> Reply {
         "resources/templates/list" => list("resourceTemplates"),
         "prompts/list" => list("prompts"),
         "tools/call" => {
-            let text = seen.params()["arguments"].to_string();
+            let text = seen.arguments();
             json!({"content": [{"type": "text", "text": text}]})
         }
         _ => return Reply::Error(-32601, "Method not found", Value::Null),

@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::json::{lenient, raw_member};
 use crate::wait::within;
 
 mod defaults;
@@ -49,7 +50,7 @@ pub struct Seen {
     pub headers: HeaderMap,
     /// The body, byte for byte.
     pub body: Bytes,
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null where it is none or cannot be decoded.
     pub json: Value,
 }
 
@@ -67,6 +68,11 @@ impl Seen {
     /// The tool's name in a `tools/call`.
     pub fn tool(&self) -> &str {
         self.params()["name"].as_str().unwrap_or_default()
+    }
+
+    /// The arguments of a `tools/call`, byte for byte; empty if there are none.
+    pub fn arguments(&self) -> String {
+        raw_member(self.text(), &["params", "arguments"]).unwrap_or_default()
     }
 
     /// The body as text.
@@ -454,7 +460,7 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
         http: head.method,
         path: head.uri.to_string(),
         headers: head.headers,
-        json: serde_json::from_slice(&body).unwrap_or_default(),
+        json: lenient(std::str::from_utf8(&body).unwrap_or_default()),
         body,
     };
     inner.seen.send_modify(|all| {
