@@ -1,0 +1,525 @@
+//! The actor itself: waits for what happens, lets the machine judge, performs its effects, publishes what is new.
+
+mod lists;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use self::lists::{Dirty, Listing, Lists};
+use super::{Command, Live};
+use crate::base::{Clock, Deadline, ServerKey};
+use crate::catalog::Catalog;
+use crate::error::{Error, Reason, Result};
+use crate::mcp::era::Request;
+use crate::mcp::link::{Link, News};
+use crate::mcp::open::{Dialer, Opened};
+use crate::mcp::protocol::method;
+use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
+use crate::model::spec::ServerSpec;
+use crate::model::status::{
+    ConnectionState, Era, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
+};
+use crate::store::Store;
+
+/// Change notifications within this time lead to one reading of the list (behaviour 96).
+const DEBOUNCE: Duration = Duration::from_millis(100);
+
+struct Opening {
+    cancel: CancellationToken,
+    task: JoinHandle<Result<Opened>>,
+}
+
+pub(super) struct Actor {
+    key: ServerKey,
+    spec: ServerSpec,
+    verdict: Option<Verdict>,
+    dialer: Dialer,
+    store: Store,
+    live: watch::Sender<Live>,
+    status: ServerStatus,
+    /// The status as it was last committed.
+    published: ServerStatus,
+    catalog: Arc<Catalog>,
+    state: State,
+    link: Option<Arc<Link>>,
+    ready_since: Option<Instant>,
+    opening: Option<Opening>,
+    listing: Option<Listing>,
+    /// Lists that have changed and are not being read yet, and when to read them.
+    dirty: Dirty,
+    dirty_due: Option<Instant>,
+    retry_due: Option<Instant>,
+    next_ping: Option<Instant>,
+    next_refresh: Option<Instant>,
+    refreshers: Vec<oneshot::Sender<()>>,
+}
+
+/// What woke the actor.
+enum Wake {
+    Command(Option<Command>),
+    Opened(Result<Opened>),
+    Listed(Lists),
+    Lost(Error),
+    News(News),
+    Timer,
+}
+
+impl Actor {
+    pub(super) fn new(
+        record: ServerRecord,
+        dialer: Dialer,
+        store: Store,
+        live: watch::Sender<Live>,
+        status: ServerStatus,
+    ) -> Self {
+        Self {
+            key: record.key,
+            spec: record.spec,
+            verdict: record.verdict,
+            dialer,
+            store,
+            live,
+            published: status.clone(),
+            status,
+            catalog: Arc::default(),
+            state: State::Disconnected,
+            link: None,
+            ready_since: None,
+            opening: None,
+            listing: None,
+            dirty: Dirty::default(),
+            dirty_due: None,
+            retry_due: None,
+            next_ping: None,
+            next_refresh: None,
+            refreshers: Vec::new(),
+        }
+    }
+
+    #[tracing::instrument(name = "connection", skip_all, fields(server = %self.key))]
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>, connect: bool) {
+        if connect {
+            self.handle(Event::Connect { fresh: false }).await;
+        }
+        loop {
+            match self.wake(&mut inbox).await {
+                Wake::Command(Some(Command::Stop(done))) => {
+                    self.handle(Event::Disconnect).await;
+                    let _ = done.send(());
+                    return;
+                }
+                Wake::Command(None) => {
+                    self.handle(Event::Disconnect).await;
+                    return;
+                }
+                Wake::Command(Some(command)) => self.command(command).await,
+                Wake::Opened(Ok(opened)) => self.opened(opened).await,
+                Wake::Opened(Err(error)) => {
+                    let fault = fault_of(&error);
+                    self.note_failure(&error);
+                    self.handle(Event::OpenFailed(fault)).await;
+                }
+                Wake::Listed(lists) => self.listed(lists).await,
+                Wake::Lost(error) => self.lost(&error).await,
+                Wake::News(news) => self.news(news).await,
+                Wake::Timer => self.timers().await,
+            }
+        }
+    }
+
+    /// Waits for the next thing to deal with.
+    async fn wake(&mut self, inbox: &mut mpsc::Receiver<Command>) -> Wake {
+        let timer = [
+            self.retry_due,
+            self.dirty_due,
+            self.next_ping,
+            self.next_refresh,
+        ];
+        let timer = timer
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(Deadline::NONE, Deadline::at);
+        let link = self.link.clone();
+        let news = async {
+            match &link {
+                Some(link) => tokio::select! {
+                    biased;
+                    error = link.lost() => Wake::Lost(error),
+                    news = link.news() => Wake::News(news),
+                },
+                None => std::future::pending().await,
+            }
+        };
+        let opening = async {
+            match &mut self.opening {
+                Some(opening) => (&mut opening.task).await.unwrap_or_else(|error| {
+                    Err(Error::internal(format!(
+                        "opening a connection failed: {error}"
+                    )))
+                }),
+                None => std::future::pending().await,
+            }
+        };
+        let listing = async {
+            match &mut self.listing {
+                Some(listing) => (&mut listing.reading).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Every branch is cancel-safe: nothing is taken before it completes.
+        let wake = tokio::select! {
+            biased;
+            command = inbox.recv() => Wake::Command(command),
+            wake = news => wake,
+            opened = opening => Wake::Opened(opened),
+            lists = listing => Wake::Listed(lists),
+            () = timer.elapsed() => Wake::Timer,
+        };
+        match &wake {
+            Wake::Opened(_) => self.opening = None,
+            Wake::Listed(_) => {
+                self.listing = None;
+            }
+            _ => {}
+        }
+        wake
+    }
+
+    async fn command(&mut self, command: Command) {
+        match command {
+            Command::Connect(done) => {
+                self.handle(Event::Connect { fresh: false }).await;
+                let _ = done.send(());
+            }
+            Command::Disconnect(done) => {
+                self.handle(Event::Disconnect).await;
+                let _ = done.send(());
+            }
+            Command::Refresh(done) => {
+                if let State::Ready { attempt } = self.state {
+                    self.refreshers.push(done);
+                    self.state = State::Discovering { attempt };
+                    self.read_lists(Dirty::ALL);
+                    self.publish().await;
+                } else if self.link.is_some() || self.opening.is_some() {
+                    self.refreshers.push(done);
+                }
+            }
+            Command::Apply(record, done) => {
+                let wanted = record.connect;
+                let same_link = same_connection(&self.spec, &record.spec);
+                self.spec = record.spec;
+                if wanted {
+                    self.handle(Event::Connect { fresh: !same_link }).await;
+                } else {
+                    self.handle(Event::Disconnect).await;
+                }
+                let _ = done.send(());
+            }
+            Command::Rename(key, done) => {
+                self.key = key;
+                self.carry_new_key();
+                self.publish().await;
+                let _ = done.send(());
+            }
+            Command::Stop(_) => {} // handled where the loop ends
+        }
+    }
+
+    /// Carries the new id to whatever holds the old one.
+    fn carry_new_key(&mut self) {
+        if let Some(link) = &self.link {
+            link.rename(self.key.clone());
+        }
+        let mut catalog = Catalog::clone(&self.catalog);
+        catalog.rename(&self.key.id);
+        self.catalog = Arc::new(catalog);
+    }
+
+    /// Lets the machine take a step and performs what it says.
+    async fn handle(&mut self, event: Event) {
+        let spacing = Spacing {
+            retry: self.spec.retry,
+            max_background: self.dialer.settings.reconnect_max,
+            jitter: jitter(),
+        };
+        let (next, effects) = state::step(self.state, event, &spacing);
+        let changed = next != self.state || !effects.is_empty();
+        self.state = next;
+        for effect in effects {
+            self.perform(effect).await;
+        }
+        self.ready_since = match (self.state, self.ready_since) {
+            (State::Ready { .. }, None) => Some(Clock.now()),
+            (State::Ready { .. }, since) => since,
+            _ => None,
+        };
+        if matches!(self.state, State::Ready { .. }) {
+            self.status.last_failure = None;
+        }
+        if changed {
+            self.publish().await;
+        }
+    }
+
+    async fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Open => {
+                let cancel = CancellationToken::new();
+                let (dialer, key, spec) =
+                    (self.dialer.clone(), self.key.clone(), self.spec.clone());
+                let (verdict, token) = (self.verdict.clone(), cancel.clone());
+                let task = self
+                    .dialer
+                    .tasks
+                    .spawn(async move { dialer.open(&key, &spec, verdict.as_ref(), &token).await });
+                self.opening = Some(Opening { cancel, task });
+            }
+            Effect::AbortOpen => {
+                if let Some(opening) = self.opening.take() {
+                    opening.cancel.cancel();
+                    if let Ok(Ok(opened)) = opening.task.await {
+                        opened.link.close().await;
+                    }
+                }
+            }
+            Effect::Close => self.close_link().await,
+            Effect::List => {
+                // The agreed protocol is worth seeing even if the lists take long.
+                self.status.state = ConnectionState::Connected;
+                self.show();
+                self.read_lists(Dirty::ALL);
+            }
+            Effect::Retry(delay) => {
+                self.retry_due = Clock.now().checked_add(delay);
+                self.status.next_retry = Some(Clock.wall().plus(delay));
+            }
+            Effect::CancelRetry => {
+                self.retry_due = None;
+                self.status.next_retry = None;
+            }
+        }
+    }
+
+    async fn close_link(&mut self) {
+        self.listing = None;
+        self.dirty = Dirty::default();
+        (self.dirty_due, self.next_ping, self.next_refresh) = (None, None, None);
+        self.refreshers.clear();
+        self.status.push = Push::Unknown;
+        if let Some(link) = self.link.take() {
+            // Nobody may start a call on a link that is being closed.
+            self.show();
+            link.close().await;
+            self.status.stderr_tail = link.stderr_tail();
+        }
+    }
+
+    async fn opened(&mut self, opened: Opened) {
+        let Opened { link, verdict } = opened;
+        self.status.era = Some(link.dialect.era());
+        link.dialect
+            .version()
+            .clone_into(&mut self.status.protocol_version);
+        self.status.transport = Some(link.transport.kind());
+        self.status.server_info = link.peer.info.clone();
+        self.status.instructions.clone_from(&link.peer.instructions);
+        let capabilities = link.peer.capabilities.as_ref();
+        self.status.capabilities = capabilities
+            .map(|raw| raw.as_str().to_owned())
+            .unwrap_or_default();
+        tracing::info!(era = ?verdict.era, version = %verdict.version, "connected");
+        self.verdict = Some(verdict);
+        self.link = Some(link);
+        self.next_ping = Clock.now().checked_add(self.dialer.settings.liveness);
+        self.handle(Event::Opened).await;
+    }
+
+    async fn lost(&mut self, error: &Error) {
+        let healthy = self
+            .ready_since
+            .is_some_and(|since| Clock.now().saturating_duration_since(since) >= STABLE_AFTER);
+        self.note_failure(error);
+        self.handle(Event::Lost {
+            fault: fault_of(error),
+            healthy,
+        })
+        .await;
+    }
+
+    fn note_failure(&mut self, error: &Error) {
+        tracing::warn!(reason = %error.reason(), %error, "the connection failed");
+        if let Some((_, tail)) = error
+            .facts()
+            .iter()
+            .find(|(name, _)| *name == "stderr_tail")
+        {
+            self.status.stderr_tail.clone_from(tail);
+        }
+        self.status.last_failure = Some(Failure {
+            reason: error.reason().to_string(),
+            message: error.message().to_owned(),
+            at: Clock.wall(),
+        });
+    }
+
+    async fn news(&mut self, news: News) {
+        if let Some(push) = news.push {
+            let pushes = push == Push::Open;
+            let pause = self.dialer.settings.list_refresh;
+            self.next_refresh = if pushes {
+                None
+            } else {
+                Clock.now().checked_add(pause)
+            };
+            if self.status.push != push {
+                self.status.push = push;
+                self.publish().await;
+            }
+        }
+        if news.suspect {
+            self.next_ping = Some(Clock.now());
+        }
+        let changed = Dirty {
+            tools: news.tools,
+            resources: news.resources,
+            prompts: news.prompts,
+        };
+        if changed.any() {
+            self.dirty = self.dirty.and(changed);
+            if self.dirty_due.is_none() {
+                self.dirty_due = Clock.now().checked_add(DEBOUNCE);
+            }
+        }
+    }
+
+    async fn timers(&mut self) {
+        let now = Clock.now();
+        let due = |timer: &mut Option<Instant>| timer.take_if(|at| *at <= now).is_some();
+        if due(&mut self.retry_due) {
+            self.status.next_retry = None;
+            self.handle(Event::RetryDue).await;
+        }
+        if due(&mut self.dirty_due) {
+            if self.listing.is_some() {
+                // One reading at a time: look again when it is done.
+                self.dirty_due = now.checked_add(DEBOUNCE);
+            } else {
+                let dirty = std::mem::take(&mut self.dirty);
+                self.read_lists(dirty);
+            }
+        }
+        if due(&mut self.next_refresh) {
+            self.next_refresh = now.checked_add(self.dialer.settings.list_refresh);
+            if self.listing.is_none() {
+                self.read_lists(Dirty::ALL);
+            }
+        }
+        if due(&mut self.next_ping) {
+            self.next_ping = now.checked_add(self.dialer.settings.liveness);
+            self.ping();
+        }
+    }
+
+    /// Asks an HTTP server for a sign of life; any answer is one. A child's end is seen without asking.
+    fn ping(&self) {
+        let Some(link) = self.link.clone() else {
+            return;
+        };
+        if link.transport.kind() != TransportKind::StreamableHttp {
+            return;
+        }
+        let bound = self.dialer.settings.probe;
+        link.tasks.clone().spawn(async move {
+            let request = match link.dialect.era() {
+                Era::Modern => Request::new(method::DISCOVER),
+                Era::Legacy => Request::new(method::PING),
+            };
+            let answer = tokio::select! {
+                answer = tokio::time::timeout(bound, link.request(&request)) => answer,
+                () = link.closed.cancelled() => return,
+            };
+            match answer {
+                Ok(Err(error))
+                    if matches!(
+                        error.reason(),
+                        Reason::UpstreamUnreachable | Reason::OutcomeUnknown
+                    ) =>
+                {
+                    link.report_lost(error);
+                }
+                Err(_) => link.report_lost(Error::new(
+                    Reason::UpstreamUnreachable,
+                    format!("the server gave no sign of life within {bound:?}"),
+                )),
+                _ => {}
+            }
+        });
+    }
+
+    /// Shows the current status to handles.
+    fn show(&mut self) {
+        self.live.send_replace(Live {
+            status: Arc::new(self.status.clone()),
+            catalog: Arc::clone(&self.catalog),
+            link: self.link.clone(),
+        });
+    }
+
+    /// Shows the current status to handles and commits it to the update log.
+    async fn publish(&mut self) {
+        let state = self.state.public();
+        if self.status.state != state {
+            self.status.state = state;
+            self.status.since = Clock.wall();
+        }
+        self.status.failed_attempts = self.state.attempts();
+        if let Some(link) = &self.link {
+            self.status.stderr_tail = link.stderr_tail();
+        }
+        self.show();
+        if self.status == self.published {
+            return;
+        }
+        self.published = self.status.clone();
+        let written = self
+            .store
+            .set_status(self.key.clone(), self.status.clone(), self.verdict.clone())
+            .await;
+        if let Err(error) = written {
+            tracing::error!(%error, "a status could not be stored");
+        }
+    }
+}
+
+/// Whether the same link serves both registrations.
+fn same_connection(old: &ServerSpec, new: &ServerSpec) -> bool {
+    old.transport == new.transport
+        && old.protocol_version == new.protocol_version
+        && old.capabilities == new.capabilities
+        && old.roots == new.roots
+}
+
+fn fault_of(error: &Error) -> Fault {
+    let bad_command = error.facts().iter().any(|(name, _)| *name == "command");
+    match error.reason() {
+        Reason::SignInRequired => Fault::Unauthorized,
+        Reason::UpstreamUnreachable if bad_command => Fault::Permanent,
+        Reason::UpstreamUnreachable
+        | Reason::UpstreamTimeout
+        | Reason::UpstreamError
+        | Reason::OutcomeUnknown => Fault::Transient,
+        _ => Fault::Permanent,
+    }
+}
+
+/// A number in [0, 1); its quality matters little.
+fn jitter() -> f64 {
+    let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
+    f64::from(u32::try_from(bits).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
+}

@@ -1,0 +1,75 @@
+//! How long a call may still take: two clocks that stop while a human is asked.
+
+use std::time::{Duration, Instant};
+
+use super::call::CallOptions;
+use crate::base::Clock;
+use crate::error::{Error, Reason};
+
+/// How long a call may still take. The clocks run only while the server is expected to work.
+#[derive(Debug)]
+pub(super) struct Patience {
+    call: Duration,
+    idle: Duration,
+    left: Duration,
+    idle_since: Instant,
+    running_since: Option<Instant>,
+}
+
+impl Patience {
+    pub(super) fn new(options: &CallOptions) -> Self {
+        let (call, idle) = (options.call_timeout, options.idle_timeout);
+        Self {
+            call,
+            idle,
+            left: call,
+            idle_since: Clock.now(),
+            running_since: None,
+        }
+    }
+
+    /// Starts or stops both clocks.
+    pub(super) fn run(&mut self, run: bool) {
+        let now = Clock.now();
+        if let Some(since) = self.running_since.take() {
+            self.left = self
+                .left
+                .saturating_sub(now.saturating_duration_since(since));
+        } else {
+            self.idle_since = now;
+        }
+        self.running_since = run.then_some(now);
+    }
+
+    pub(super) fn sign_of_life(&mut self) {
+        self.idle_since = Clock.now();
+    }
+
+    fn end(&self) -> Instant {
+        let start = self.running_since.unwrap_or_else(|| Clock.now());
+        let far = start + Duration::from_hours(24 * 365);
+        let call_end = start.checked_add(self.left).unwrap_or(far);
+        let idle_end = self.idle_since.checked_add(self.idle).unwrap_or(far);
+        call_end.min(idle_end)
+    }
+
+    pub(super) fn exhausted(&self) -> impl Future<Output = ()> + use<> {
+        tokio::time::sleep_until(self.end().into())
+    }
+
+    pub(super) fn error(&self) -> Error {
+        let idle_end = self.idle_since.checked_add(self.idle);
+        let message = if idle_end.is_some_and(|end| end <= Clock.now()) {
+            format!(
+                "the server was silent for {:?} (timeouts.call_idle); the call was cancelled",
+                self.idle
+            )
+        } else {
+            format!(
+                "the call took longer than {:?} (timeouts.call) and was cancelled",
+                self.call
+            )
+        };
+        Error::new(Reason::UpstreamTimeout, message)
+    }
+}
