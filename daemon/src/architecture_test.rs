@@ -22,7 +22,8 @@ const PARTS: &[Part] = &[
         &[
             COMMON,
             &[
-                "api", "handler", "registry", "mcp", "auth", "catalog", "inputs", "store", "policy",
+                "api", "handler", "calls", "registry", "mcp", "auth", "catalog", "inputs", "store",
+                "policy",
             ],
             &["systemd", "telemetry"],
         ],
@@ -32,7 +33,15 @@ const PARTS: &[Part] = &[
         "api",
         &[
             COMMON,
-            &["registry", "catalog", "auth", "inputs", "store", "policy"],
+            &[
+                "calls",
+                "registry",
+                "catalog",
+                "auth",
+                "inputs",
+                "store",
+                "mcp::protocol",
+            ],
         ],
     ),
     Part(
@@ -40,6 +49,7 @@ const PARTS: &[Part] = &[
         &[COMMON, &["registry", "catalog", "auth", "inputs", "store"]],
     ),
     // The middle.
+    Part("calls", &[COMMON, &["registry", "catalog", "mcp"]]),
     Part(
         "registry",
         &[

@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod base;
+pub mod calls;
 pub mod catalog;
 pub mod config;
 pub mod error;
@@ -29,6 +30,7 @@ use tonic::service::Routes;
 
 use crate::api::socket::{self, Bound};
 use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
+use crate::calls::Calls;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::inputs::{Inputs, InputsConfig};
@@ -99,7 +101,8 @@ impl Daemon {
             registry: registry.clone(),
             inputs: inputs.clone(),
             store: store.clone(),
-            settings,
+            calls: Calls::new(registry.clone(), settings),
+            connect: config.timeouts.connect,
             wait_max: config.timeouts.wait_max,
             bookmark_interval: config.updates.bookmark_interval,
             subscribers: Arc::new(Semaphore::new(config.limits.subscribers)),

@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::base::{Clock, Namespace, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result};
-use crate::mcp::connection::{Ack, Handle, Live};
+use crate::mcp::connection::{Ack, Handle, Live, not_usable};
 use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS};
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::http::custom_headers;
@@ -50,6 +50,12 @@ impl Server {
             status.stderr_tail = link.stderr_tail();
         }
         self.record.view(status)
+    }
+
+    /// Why it takes no calls now.
+    #[must_use]
+    pub fn why_not_usable(&self) -> Error {
+        not_usable(&self.record.key, &self.handle.live().status)
     }
 
     /// What is known of it now.

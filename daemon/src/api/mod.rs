@@ -3,12 +3,12 @@
 //! `socket` makes the listener, `serve` owns connections, `context` says who asks and until when, `peer` decides which
 //! namespaces they may use, `status` turns errors into statuses. Never holds state of servers, calls or questions.
 
-mod calls;
 mod content;
 pub mod context;
 mod convert;
 pub mod elicitations;
 pub mod infrastructure;
+mod input;
 mod page;
 pub mod peer;
 pub mod prompts;
@@ -35,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
+use crate::calls::Calls;
 use crate::inputs::Inputs;
-use crate::mcp::Settings;
 use crate::registry::Registry;
 use crate::store::Store;
 
@@ -61,8 +61,10 @@ pub struct Shared {
     pub inputs: Inputs,
     /// The update log; read only.
     pub store: Store,
-    /// Bounds and defaults of connections.
-    pub settings: Arc<Settings>,
+    /// Makes calls.
+    pub calls: Calls,
+    /// Default bound on opening a connection.
+    pub connect: Duration,
     /// Longest wait of one waiting RPC.
     pub wait_max: Duration,
     /// How often an idle update stream gives a sign of life.

@@ -4,16 +4,15 @@ use std::collections::HashMap;
 
 use mcp_sidecar_proto::v1;
 use tonic::{Request, Response, Status};
-use v1::complete_request::Reference;
 use v1::prompt_service_server::PromptService;
 
 use super::context::RequestContext;
 use super::page::Page;
 use super::tools::issue;
-use super::{Shared, calls, content, convert, spec};
-use crate::error::{Error, Reason, Result};
-use crate::mcp::era;
-use crate::mcp::protocol::{ObjectWriter, RawJson, method};
+use super::{Shared, content, convert, input};
+use crate::calls::Reference;
+use crate::error::{Error, Result};
+use crate::mcp::protocol::{ObjectWriter, RawJson};
 
 /// Prompts of a page by default.
 const PAGE: usize = 500;
@@ -77,22 +76,20 @@ impl PromptService for Prompts {
         if request.name.is_empty() {
             return Err(Error::invalid("name", "name a prompt; ListPrompts shows them").into());
         }
-        let meta = calls::meta(&request.meta_json, "meta_json", &context)?;
-        let timeout = spec::duration(request.timeout, "timeout")?;
-        let server = self.0.registry.get(&namespace, &request.server_id)?;
-        let options = calls::options(&server, &self.0.settings, &context, timeout, None, None)?;
-        let call = calls::invoke(&server, &options, |_, _| {
-            let mut get = era::Request::new(method::PROMPTS_GET)
-                .param("name", RawJson::encode(&request.name))
-                .param("arguments", texts(&request.arguments));
-            get.name = Some(request.name.clone());
-            get.meta.clone_from(&meta);
-            Ok(get)
-        });
-        let result = context.within(call).await?;
+        let meta = input::meta(&request.meta_json, "meta_json", &context)?;
+        let terms = input::terms(&context, input::bound(request.timeout, "timeout")?, meta);
+        let (calls, arguments) = (&self.0.calls, texts(&request.arguments));
+        let get = calls.get_prompt(
+            &namespace,
+            &request.server_id,
+            &request.name,
+            &arguments,
+            terms,
+        );
+        let answer = context.within(get).await?;
         Ok(Response::new(content::prompt(
-            &result,
-            options.call_id.to_string(),
+            &answer.result,
+            answer.call_id.to_string(),
         )?))
     }
 
@@ -109,49 +106,35 @@ impl PromptService for Prompts {
         if request.argument_name.is_empty() {
             return Err(Error::invalid("argument_name", "name the argument to complete").into());
         }
-        let mut reference = ObjectWriter::new();
-        match &request.reference {
-            Some(Reference::PromptName(name)) => {
-                reference.string("type", "ref/prompt").string("name", name)
-            }
-            Some(Reference::UriTemplate(template)) => reference
-                .string("type", "ref/resource")
-                .string("uri", template),
+        let reference = match request.reference {
+            Some(v1::complete_request::Reference::PromptName(name)) => Reference::Prompt(name),
+            Some(v1::complete_request::Reference::UriTemplate(uri)) => Reference::Template(uri),
             None => {
                 return Err(
                     Error::invalid("reference", "give `prompt_name` or `uri_template`").into(),
                 );
             }
         };
-        let reference = reference.finish();
-        let mut argument = ObjectWriter::new();
-        argument
-            .string("name", &request.argument_name)
-            .string("value", &request.argument_value);
-        let argument = argument.finish();
-        let server = self.0.registry.get(&namespace, &request.server_id)?;
-        let options = calls::options(&server, &self.0.settings, &context, None, None, None)?;
-        let call = calls::invoke(&server, &options, |link, _| {
-            if link.peer.capabilities.is_some() && !link.peer.has("completions") {
-                return Err(Error::new(
-                    Reason::NotSupported,
-                    format!(
-                        "server `{}` does not complete arguments",
-                        server.record.key.id
-                    ),
-                ));
-            }
-            let mut complete = era::Request::new(method::COMPLETE)
-                .param("ref", reference.clone())
-                .param("argument", argument.clone());
-            if !request.context_arguments.is_empty() {
-                let mut known = ObjectWriter::new();
-                known.raw("arguments", texts(&request.context_arguments).as_str());
-                complete = complete.param("context", known.finish());
-            }
-            Ok(complete)
+        let known = (!request.context_arguments.is_empty()).then(|| {
+            let mut known = ObjectWriter::new();
+            known.raw("arguments", texts(&request.context_arguments).as_str());
+            known.finish()
         });
-        let result = context.within(call).await?;
-        Ok(Response::new(content::completion(&result)?))
+        let argument = (
+            request.argument_name.as_str(),
+            request.argument_value.as_str(),
+        );
+        let terms = input::terms(&context, None, Vec::new());
+        let (calls, server_id) = (&self.0.calls, request.server_id.as_str());
+        let complete = calls.complete(
+            &namespace,
+            server_id,
+            &reference,
+            argument,
+            known.as_ref(),
+            terms,
+        );
+        let answer = context.within(complete).await?;
+        Ok(Response::new(content::completion(&answer.result)?))
     }
 }

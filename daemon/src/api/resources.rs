@@ -7,10 +7,8 @@ use v1::resource_service_server::ResourceService;
 use super::context::RequestContext;
 use super::page::Page;
 use super::tools::issue;
-use super::{Shared, calls, content, convert, spec};
+use super::{Shared, content, convert, input};
 use crate::error::{Error, Result};
-use crate::mcp::era;
-use crate::mcp::protocol::{RawJson, method};
 
 /// Entries of a page by default.
 const PAGE: usize = 500;
@@ -97,21 +95,14 @@ impl ResourceService for Resources {
         if request.uri.is_empty() {
             return Err(Error::invalid("uri", "name a resource; ListResources shows them").into());
         }
-        let meta = calls::meta(&request.meta_json, "meta_json", &context)?;
-        let timeout = spec::duration(request.timeout, "timeout")?;
-        let server = self.0.registry.get(&namespace, &request.server_id)?;
-        let options = calls::options(&server, &self.0.settings, &context, timeout, None, None)?;
-        let call = calls::invoke(&server, &options, |_, _| {
-            let mut read = era::Request::new(method::RESOURCES_READ)
-                .param("uri", RawJson::encode(&request.uri));
-            read.name = Some(request.uri.clone());
-            read.meta.clone_from(&meta);
-            Ok(read)
-        });
-        let result = context.within(call).await?;
+        let meta = input::meta(&request.meta_json, "meta_json", &context)?;
+        let terms = input::terms(&context, input::bound(request.timeout, "timeout")?, meta);
+        let calls = &self.0.calls;
+        let read = calls.read_resource(&namespace, &request.server_id, &request.uri, terms);
+        let answer = context.within(read).await?;
         Ok(Response::new(content::read_resource(
-            &result,
-            options.call_id.to_string(),
+            &answer.result,
+            answer.call_id.to_string(),
         )?))
     }
 }

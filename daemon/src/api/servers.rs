@@ -40,7 +40,7 @@ impl Servers {
             .spec
             .timeouts
             .connect
-            .unwrap_or(self.0.settings.connect);
+            .unwrap_or(self.0.connect);
         let wait = asked.unwrap_or(own).min(self.0.wait_max);
         // The answer still has to travel: a little before the deadline it is worth more than after it.
         let left = context.deadline.remaining().map(|left| left.mul_f64(0.9));
@@ -219,9 +219,7 @@ impl ServerService for Servers {
         let server = self.0.registry.get(&namespace, &request.server_id)?;
         let live = server.live();
         if live.link.is_none() && live.status.state != ConnectionState::Connecting {
-            return Err(
-                crate::mcp::connection::not_usable(&server.record.key, &live.status).into(),
-            );
+            return Err(server.why_not_usable().into());
         }
         let read = server.handle.refresh().await;
         let wait = self.wait(asked, &server, &context);

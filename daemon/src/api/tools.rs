@@ -14,18 +14,12 @@ use v1::tool_service_server::ToolService;
 
 use super::context::{RequestContext, bounded};
 use super::page::Page;
-use super::{Shared, calls, content, convert, spec};
-use crate::base::Namespace;
-use crate::catalog::Catalog;
+use super::{Shared, content, convert, input};
+use crate::calls::{Answer, CallEvent, Target, Terms, ToolCall};
 use crate::catalog::entry::Tool;
-use crate::catalog::names::{Style, server_of};
+use crate::catalog::names::Style;
 use crate::error::{Error, Reason, Result};
-use crate::mcp::connection::not_usable;
-use crate::mcp::era;
-use crate::mcp::headers::param_headers;
-use crate::mcp::link::{CallEvent, CallOptions};
-use crate::mcp::protocol::{RawJson, method};
-use crate::model::status::{ConnectionState, ListStatus, TransportKind};
+use crate::model::status::{ConnectionState, ListStatus};
 use crate::registry::Server;
 
 /// Tools of a page by default.
@@ -37,87 +31,31 @@ const UNREAD: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Tools(pub Shared);
 
-/// A call that was understood.
-struct Prepared {
-    server: Server,
-    tool: String,
-    arguments: Option<RawJson>,
-    meta: Vec<(String, RawJson)>,
-    log_level: Option<&'static str>,
-    options: CallOptions,
-}
-
 impl Tools {
     fn prepare(
         &self,
         call: Option<v1::ToolCall>,
         context: &RequestContext,
         events: Option<mpsc::Sender<CallEvent>>,
-    ) -> Result<Prepared> {
+    ) -> Result<ToolCall> {
         let call = call.ok_or_else(|| Error::invalid("call", "say which tool to call"))?;
         let namespace = self.0.access.namespace(context.caller, &call.namespace)?;
         let arguments = call
             .arguments_json
             .as_deref()
-            .map(|text| calls::object(text, "call.arguments_json"))
+            .map(|text| input::object(text, "call.arguments_json"))
             .transpose()?;
-        let meta = calls::meta(&call.meta_json, "call.meta_json", context)?;
-        let timeout = spec::duration(call.timeout, "call.timeout")?;
-        let idle = spec::duration(call.idle_timeout, "call.idle_timeout")?;
-        let log_level = log_level(call.log_level)?;
-        let (server, tool) = self.find(&namespace, call)?;
-        let options = calls::options(&server, &self.0.settings, context, timeout, idle, events)?;
-        Ok(Prepared {
-            server,
-            tool,
-            arguments,
-            meta,
-            log_level,
-            options,
-        })
-    }
-
-    /// The server and the tool's name there: from the pair, or from a model name.
-    fn find(&self, namespace: &Namespace, call: v1::ToolCall) -> Result<(Server, String)> {
-        let registry = &self.0.registry;
-        let by_pair = !call.server_id.is_empty() || !call.tool_name.is_empty();
-        match (by_pair, call.model_name.is_empty()) {
-            (true, false) => Err(Error::invalid(
-                "call.model_name",
-                "give either `server_id` and `tool_name`, or `model_name`",
-            )),
-            (false, true) => Err(Error::invalid(
-                "call.tool_name",
-                "give `server_id` and `tool_name`, or `model_name`",
-            )),
-            (true, true) if call.tool_name.is_empty() => Err(Error::invalid(
-                "call.tool_name",
-                "name the tool; ListTools shows the names",
-            )),
-            (true, true) => Ok((registry.get(namespace, &call.server_id)?, call.tool_name)),
-            (false, false) => {
-                let name = &call.model_name;
-                let likely =
-                    server_of(name).and_then(|id| registry.get(namespace, id.as_str()).ok());
-                let others = registry.list(namespace, &[])?;
-                likely
-                    .into_iter()
-                    .chain(others)
-                    .find_map(|server| {
-                        let tool = server.live().catalog.tool_by_model_name(name)?.name.clone();
-                        Some((server, tool))
-                    })
-                    .ok_or_else(|| {
-                        Error::new(
-                            Reason::ToolNotFound,
-                            format!(
-                                "no tool has the model name `{name}`; ListTools shows the names"
-                            ),
-                        )
-                        .with("model_name", name.clone())
-                    })
-            }
-        }
+        let terms = Terms {
+            deadline: context.deadline,
+            timeout: input::bound(call.timeout, "call.timeout")?,
+            idle: input::bound(call.idle_timeout, "call.idle_timeout")?,
+            meta: input::meta(&call.meta_json, "call.meta_json", context)?,
+            log_level: log_level(call.log_level)?,
+            events,
+        };
+        self.0
+            .calls
+            .tool(&namespace, target(call)?, arguments, terms)
     }
 
     fn list(&self, request: &Request<v1::ListToolsRequest>) -> Result<v1::ListToolsResponse> {
@@ -168,7 +106,7 @@ pub(super) fn issue(server: &Server, list: &ListStatus) -> Option<v1::ListingIss
         (ConnectionState::Ready, None) => return None,
         (ConnectionState::Ready, Some(incomplete)) => ("LIST_INCOMPLETE", incomplete.clone()),
         _ => {
-            let error = not_usable(&server.record.key, &status);
+            let error = server.why_not_usable();
             (error.reason().as_str(), error.message().to_owned())
         }
     };
@@ -196,62 +134,36 @@ fn log_level(level: i32) -> Result<Option<&'static str>> {
     })
 }
 
-impl Prepared {
-    async fn run(self) -> Result<v1::CallToolResponse> {
-        let over_http =
-            |link: &crate::mcp::link::Link| link.transport_kind() == TransportKind::StreamableHttp;
-        let result = calls::invoke(&self.server, &self.options, |link, catalog| {
-            let tool = self.known(catalog)?;
-            let mut request =
-                era::Request::new(method::TOOLS_CALL).param("name", RawJson::encode(&self.tool));
-            if let Some(arguments) = &self.arguments {
-                request = request.param("arguments", arguments.clone());
-                if let Some(tool) = tool.filter(|_| over_http(link)) {
-                    request.param_headers = param_headers(&tool.param_headers, arguments);
-                }
-            }
-            request.name = Some(self.tool.clone());
-            request.meta.clone_from(&self.meta);
-            request.progress = true;
-            request.log_level = self.log_level;
-            Ok(request)
-        })
-        .await?;
-        let result = Some(content::tool_result(&result)?);
-        Ok(v1::CallToolResponse {
-            result,
-            call_id: self.options.call_id.to_string(),
-        })
+/// The tool: the pair, or a model name.
+fn target(call: v1::ToolCall) -> Result<Target> {
+    let by_pair = !call.server_id.is_empty() || !call.tool_name.is_empty();
+    match (by_pair, call.model_name.is_empty()) {
+        (true, false) => Err(Error::invalid(
+            "call.model_name",
+            "give either `server_id` and `tool_name`, or `model_name`",
+        )),
+        (false, true) => Err(Error::invalid(
+            "call.tool_name",
+            "give `server_id` and `tool_name`, or `model_name`",
+        )),
+        (true, true) if call.tool_name.is_empty() => Err(Error::invalid(
+            "call.tool_name",
+            "name the tool; ListTools shows the names",
+        )),
+        (true, true) => Ok(Target::Pair {
+            server_id: call.server_id,
+            tool: call.tool_name,
+        }),
+        (false, false) => Ok(Target::ModelName(call.model_name)),
     }
+}
 
-    /// The tool's definition. A tool that is not in an incomplete list may exist all the same: the server decides.
-    fn known<'a>(&self, catalog: &'a Catalog) -> Result<Option<&'a Tool>> {
-        let id = &self.server.record.key.id;
-        if let Some(tool) = catalog.tool(&self.tool) {
-            return Ok(Some(tool));
-        }
-        if let Some(bad) = catalog.withheld.iter().find(|bad| bad.name == self.tool) {
-            return Err(Error::new(
-                Reason::NotSupported,
-                format!(
-                    "tool `{}` of server `{id}` is withheld: {}",
-                    self.tool, bad.reason
-                ),
-            ));
-        }
-        if catalog.tools.status.incomplete_reason.is_some() {
-            return Ok(None);
-        }
-        Err(Error::new(
-            Reason::ToolNotFound,
-            format!(
-                "server `{id}` offers no tool `{}`; ListTools shows the names",
-                self.tool
-            ),
-        )
-        .with("server_id", id.as_str())
-        .with("tool_name", self.tool.clone()))
-    }
+fn response(answer: &Answer) -> Result<v1::CallToolResponse> {
+    let result = Some(content::tool_result(&answer.result)?);
+    Ok(v1::CallToolResponse {
+        result,
+        call_id: answer.call_id.to_string(),
+    })
 }
 
 #[tonic::async_trait]
@@ -270,7 +182,8 @@ impl ToolService for Tools {
         let context = RequestContext::of(&request)?;
         let prepared = self.prepare(request.into_inner().call, &context, None)?;
         // A caller that goes away drops this future, which cancels the call at the server.
-        Ok(Response::new(context.within(prepared.run()).await?))
+        let answer = context.within(prepared.run()).await?;
+        Ok(Response::new(response(&answer)?))
     }
 
     type CallToolStreamStream =
@@ -284,7 +197,7 @@ impl ToolService for Tools {
         let (events_tx, events) = mpsc::channel(UNREAD);
         let prepared = self.prepare(request.into_inner().call, &context, Some(events_tx))?;
         let started = v1::CallStarted {
-            call_id: prepared.options.call_id.to_string(),
+            call_id: prepared.id().to_string(),
         };
         // A task of its own: the call goes on at its own pace whether or not the app reads; dropping the stream ends it.
         let deadline = context.deadline;
@@ -297,7 +210,7 @@ impl ToolService for Tools {
         let middle = ReceiverStream::new(events).map(|event| Ok(stream_event(&event)));
         let last = stream::once(async move {
             match running.await {
-                Ok(Ok(response)) => Ok(Event::Result(response.result.unwrap_or_default())),
+                Ok(Ok(answer)) => Ok(Event::Result(content::tool_result(&answer.result)?)),
                 Ok(Err(error)) => Err(Status::from(error)),
                 Err(_) => Err(Error::new(Reason::Draining, "the daemon is stopping").into()),
             }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Reason, Result};
 use crate::mcp::headers;
-use crate::mcp::protocol::{self, ObjectWriter, RawJson, method};
+use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, ObjectWriter, RawJson, method};
 use crate::model::spec::ServerSpec;
 use crate::model::status::Era;
 
@@ -20,7 +20,6 @@ const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const META_CLIENT: &str = "io.modelcontextprotocol/clientInfo";
 const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-const META_PROGRESS: &str = "progressToken";
 /// Key of a result's `_meta` under which modern servers name themselves.
 pub const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
 
@@ -34,16 +33,6 @@ pub fn era_of(version: &str) -> Option<Era> {
     } else {
         None
     }
-}
-
-/// Whether an app may not set this key of `_meta` itself: the protocol owns it (MCP 2026-07-28 basic, `_meta`).
-#[must_use]
-pub fn is_reserved_meta_key(key: &str) -> bool {
-    let Some((prefix, _)) = key.split_once('/') else {
-        return key == META_PROGRESS;
-    };
-    let second = prefix.split('.').nth(1);
-    matches!(second, Some("modelcontextprotocol" | "mcp"))
 }
 
 /// A request, before it is known how the server wants to hear it.
@@ -133,7 +122,7 @@ impl Dialect {
             meta.raw(key, value.as_str());
         }
         if request.progress {
-            meta.raw(META_PROGRESS, &id.to_string());
+            meta.raw(META_PROGRESS_TOKEN, &id.to_string());
         }
         if self.era == Era::Modern {
             meta.string(META_VERSION, &self.version)
@@ -322,7 +311,7 @@ fn client_capabilities(spec: &ServerSpec, era: Era) -> RawJson {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dialect, Outcome, Request, is_reserved_meta_key};
+    use super::{Dialect, Outcome, Request};
     use crate::mcp::protocol::RawJson;
     use crate::model::spec::{
         ClientCapabilities, RetryPolicy, ServerSpec, StdioSpec, Timeouts, TransportSpec,
@@ -417,20 +406,5 @@ mod tests {
             legacy.decode(raw(r#"{"resultType":"odd"}"#)),
             Ok(Outcome::Complete(_))
         ));
-    }
-
-    #[test]
-    fn apps_cannot_forge_what_the_protocol_owns() {
-        for key in [
-            "progressToken",
-            "io.modelcontextprotocol/protocolVersion",
-            "dev.mcp/x",
-            "com.mcp.tools/",
-        ] {
-            assert!(is_reserved_meta_key(key), "{key}");
-        }
-        for key in ["traceparent", "com.example/x", "com.example.mcp/x", "x"] {
-            assert!(!is_reserved_meta_key(key), "{key}");
-        }
     }
 }

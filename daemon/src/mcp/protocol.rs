@@ -78,6 +78,19 @@ pub mod code {
     pub const INTERNAL: i64 = -32603;
 }
 
+/// Key of `_meta` under which a request asks for progress.
+pub const META_PROGRESS_TOKEN: &str = "progressToken";
+
+/// Whether an app may not set this key of `_meta` itself: the protocol owns it (MCP 2026-07-28 basic, `_meta`).
+#[must_use]
+pub fn is_reserved_meta_key(key: &str) -> bool {
+    let Some((prefix, _)) = key.split_once('/') else {
+        return key == META_PROGRESS_TOKEN;
+    };
+    let second = prefix.split('.').nth(1);
+    matches!(second, Some("modelcontextprotocol" | "mcp"))
+}
+
 /// Text that is known to be one complete JSON value. Cloning is cheap; nothing is ever re-encoded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RawJson(Bytes);
@@ -100,6 +113,16 @@ impl RawJson {
     pub fn encode<T: serde::Serialize + ?Sized>(value: &T) -> Self {
         // The daemon's own values are strings, numbers and flat structs: encoding them cannot fail.
         Self(serde_json::to_vec(value).map_or_else(|_| Bytes::from_static(b"null"), Bytes::from))
+    }
+
+    /// An object whose members are texts.
+    #[must_use]
+    pub fn object(members: &[(&str, &str)]) -> Self {
+        let mut object = ObjectWriter::new();
+        for (name, value) in members {
+            object.string(name, value);
+        }
+        object.finish()
     }
 
     /// A part of `whole`, which must have been parsed from it; shares its memory.
@@ -415,7 +438,7 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::{any, proptest};
 
-    use super::{Message, RawJson, encode_request, parse, parse_all};
+    use super::{Message, RawJson, encode_request, is_reserved_meta_key, parse, parse_all};
 
     fn text(json: &str) -> Bytes {
         Bytes::from(json.to_owned())
@@ -475,6 +498,21 @@ mod tests {
             body,
             r#"{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{}}"#
         );
+    }
+
+    #[test]
+    fn apps_cannot_forge_what_the_protocol_owns() {
+        for key in [
+            "progressToken",
+            "io.modelcontextprotocol/protocolVersion",
+            "dev.mcp/x",
+            "com.mcp.tools/",
+        ] {
+            assert!(is_reserved_meta_key(key), "{key}");
+        }
+        for key in ["traceparent", "com.example/x", "com.example.mcp/x", "x"] {
+            assert!(!is_reserved_meta_key(key), "{key}");
+        }
     }
 
     proptest! {

@@ -1,0 +1,88 @@
+//! Parts of requests that several services read the same way: JSON texts, `_meta`, bounds.
+
+use std::time::Duration;
+
+use super::context::RequestContext;
+use crate::calls::Terms;
+use crate::error::{Error, Result};
+use crate::mcp::protocol::{RawJson, is_reserved_meta_key};
+
+/// Longest waiting time that a call may ask for.
+const MAX_TIMEOUT: Duration = Duration::from_hours(24);
+
+/// A JSON object from an app. Surrounding white space is not part of it.
+///
+/// # Errors
+/// `INVALID_FIELD` that says where the text stops being JSON, or that it is not an object.
+pub(super) fn object(text: &str, field: &'static str) -> Result<RawJson> {
+    let raw = RawJson::parse(text.trim().to_owned())
+        .map_err(|cause| Error::invalid(field, format!("the text is not JSON: {cause}")))?;
+    if !raw.is_object() {
+        return Err(Error::invalid(
+            field,
+            "the JSON must be an object, for example `{}`",
+        ));
+    }
+    Ok(raw)
+}
+
+/// Members for a request's `_meta`: the app's own, and the trace context of the RPC where the app names none.
+///
+/// # Errors
+/// `INVALID_FIELD` for a key that the protocol owns.
+pub(super) fn meta(
+    text: &str,
+    field: &'static str,
+    context: &RequestContext,
+) -> Result<Vec<(String, RawJson)>> {
+    let mut members = match text {
+        "" => Vec::new(),
+        text => object(text, field)?.members().unwrap_or_default(),
+    };
+    if let Some((key, _)) = members.iter().find(|(key, _)| is_reserved_meta_key(key)) {
+        return Err(Error::invalid(
+            field,
+            format!("`{key}` belongs to the protocol and is set by the daemon; leave it out"),
+        ));
+    }
+    if let Some(traceparent) = &context.traceparent
+        && !members.iter().any(|(key, _)| key == "traceparent")
+    {
+        members.push(("traceparent".to_owned(), RawJson::encode(&**traceparent)));
+    }
+    Ok(members)
+}
+
+/// A bound on a call.
+///
+/// # Errors
+/// `INVALID_FIELD` for a bound of zero, below zero, or of more than a day.
+pub(super) fn bound(
+    value: Option<prost_types::Duration>,
+    field: &'static str,
+) -> Result<Option<Duration>> {
+    let bound = super::spec::duration(value, field)?;
+    if bound.is_some_and(|bound| bound.is_zero() || bound > MAX_TIMEOUT) {
+        return Err(Error::invalid(
+            field,
+            "the bound must be more than 0 and at most 24 h",
+        ));
+    }
+    Ok(bound)
+}
+
+/// The terms of a call without a stream of events.
+pub(super) fn terms(
+    context: &RequestContext,
+    timeout: Option<Duration>,
+    meta: Vec<(String, RawJson)>,
+) -> Terms {
+    Terms {
+        deadline: context.deadline,
+        timeout,
+        idle: None,
+        meta,
+        log_level: None,
+        events: None,
+    }
+}

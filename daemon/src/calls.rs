@@ -1,0 +1,360 @@
+//! Calls for apps: finds the tool, prompt or resource, goes through the registry to a link and comes back with a result.
+//!
+//! The one place that ever makes a call twice, and only when the server refused it before looking at it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+pub use crate::mcp::link::CallEvent;
+
+use crate::base::{CallId, Deadline, Namespace};
+use crate::catalog::Catalog;
+use crate::catalog::entry::Tool;
+use crate::catalog::names::server_of;
+use crate::error::{Error, Reason, Result};
+use crate::mcp::Settings;
+use crate::mcp::era::Request;
+use crate::mcp::headers::param_headers;
+use crate::mcp::link::{CallOptions, Link};
+use crate::mcp::protocol::{RawJson, code, method};
+use crate::model::status::TransportKind;
+use crate::registry::{Registry, Server};
+
+/// Which tool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// The tool of this name at this server: its identity.
+    Pair {
+        /// The server.
+        server_id: String,
+        /// The tool's name there.
+        tool: String,
+    },
+    /// The tool with this model name, in either style.
+    ModelName(String),
+}
+
+/// What every call brings along.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// When the app gives up.
+    pub deadline: Deadline,
+    /// Bound on the whole call; `None`: the server's, else the configured one.
+    pub timeout: Option<Duration>,
+    /// Bound on the server's silence; `None`: the server's, else the configured one.
+    pub idle: Option<Duration>,
+    /// Members for the request's `_meta`; free of reserved keys.
+    pub meta: Vec<(String, RawJson)>,
+    /// Level from which log messages are wanted, in the specification's spelling.
+    pub log_level: Option<&'static str>,
+    /// Where progress, log messages and questions go.
+    pub events: Option<mpsc::Sender<CallEvent>>,
+}
+
+/// What an argument to be completed belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reference {
+    /// A prompt, by name.
+    Prompt(String),
+    /// A resource template, by its URI template.
+    Template(String),
+}
+
+/// A result with the id of its call.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The call.
+    pub call_id: CallId,
+    /// The result, raw.
+    pub result: RawJson,
+}
+
+/// Makes calls. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    registry: Registry,
+    settings: Arc<Settings>,
+}
+
+/// A tool call that was understood and is not made yet.
+#[derive(Debug)]
+pub struct ToolCall {
+    server: Server,
+    tool: String,
+    arguments: Option<RawJson>,
+    call: Call,
+}
+
+/// What `invoke` needs of any call.
+#[derive(Debug)]
+struct Call {
+    options: CallOptions,
+    meta: Vec<(String, RawJson)>,
+    log_level: Option<&'static str>,
+}
+
+impl Calls {
+    /// Calls to the servers of this registry.
+    #[must_use]
+    pub fn new(registry: Registry, settings: Arc<Settings>) -> Self {
+        Self { registry, settings }
+    }
+
+    /// Finds the tool's server and fixes the terms of the call. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// `SERVER_NOT_FOUND`, `NAMESPACE_NOT_FOUND`; `TOOL_NOT_FOUND` for an unknown model name.
+    pub fn tool(
+        &self,
+        namespace: &Namespace,
+        target: Target,
+        arguments: Option<RawJson>,
+        terms: Terms,
+    ) -> Result<ToolCall> {
+        let (server, tool) = match target {
+            Target::Pair { server_id, tool } => (self.registry.get(namespace, &server_id)?, tool),
+            Target::ModelName(name) => self.by_model_name(namespace, &name)?,
+        };
+        let call = self.call(&server, terms);
+        Ok(ToolCall {
+            server,
+            tool,
+            arguments,
+            call,
+        })
+    }
+
+    fn by_model_name(&self, namespace: &Namespace, name: &str) -> Result<(Server, String)> {
+        let known = |server: Server| {
+            let tool = server.live().catalog.tool_by_model_name(name)?.name.clone();
+            Some((server, tool))
+        };
+        let likely = server_of(name).and_then(|id| self.registry.get(namespace, id.as_str()).ok());
+        if let Some(found) = likely.and_then(known) {
+            return Ok(found);
+        }
+        // A shortened name may not tell its server: look everywhere.
+        let all = self.registry.list(namespace, &[])?;
+        all.into_iter().find_map(known).ok_or_else(|| {
+            Error::new(
+                Reason::ToolNotFound,
+                format!("no tool has the model name `{name}`; ListTools shows the names"),
+            )
+            .with("model_name", name)
+        })
+    }
+
+    fn call(&self, server: &Server, terms: Terms) -> Call {
+        let own = server.record.spec.timeouts;
+        let options = CallOptions {
+            call_id: CallId::generate(),
+            deadline: terms.deadline,
+            call_timeout: terms.timeout.or(own.call).unwrap_or(self.settings.call),
+            idle_timeout: terms
+                .idle
+                .or(own.call_idle)
+                .unwrap_or(self.settings.call_idle),
+            events: terms.events,
+        };
+        Call {
+            options,
+            meta: terms.meta,
+            log_level: terms.log_level,
+        }
+    }
+
+    /// Reads a resource. Dropping the future cancels the call at the server.
+    ///
+    /// # Errors
+    /// As [`ToolCall::run`].
+    pub async fn read_resource(
+        &self,
+        namespace: &Namespace,
+        server_id: &str,
+        uri: &str,
+        terms: Terms,
+    ) -> Result<Answer> {
+        let server = self.registry.get(namespace, server_id)?;
+        let call = self.call(&server, terms);
+        let build = |_: &Link, _: &Catalog| {
+            let mut request =
+                Request::new(method::RESOURCES_READ).param("uri", RawJson::encode(uri));
+            request.name = Some(uri.to_owned());
+            Ok(request)
+        };
+        call.invoke(&server, build).await
+    }
+
+    /// Fills a prompt. Dropping the future cancels the call at the server.
+    ///
+    /// # Errors
+    /// As [`ToolCall::run`].
+    pub async fn get_prompt(
+        &self,
+        namespace: &Namespace,
+        server_id: &str,
+        name: &str,
+        arguments: &RawJson,
+        terms: Terms,
+    ) -> Result<Answer> {
+        let server = self.registry.get(namespace, server_id)?;
+        let call = self.call(&server, terms);
+        let build = |_: &Link, _: &Catalog| {
+            let mut request = Request::new(method::PROMPTS_GET)
+                .param("name", RawJson::encode(name))
+                .param("arguments", arguments.clone());
+            request.name = Some(name.to_owned());
+            Ok(request)
+        };
+        call.invoke(&server, build).await
+    }
+
+    /// Completes an argument. Dropping the future cancels the call at the server.
+    ///
+    /// # Errors
+    /// As [`ToolCall::run`]; `NOT_SUPPORTED` if the server completes nothing.
+    pub async fn complete(
+        &self,
+        namespace: &Namespace,
+        server_id: &str,
+        reference: &Reference,
+        argument: (&str, &str),
+        known: Option<&RawJson>,
+        terms: Terms,
+    ) -> Result<Answer> {
+        let server = self.registry.get(namespace, server_id)?;
+        let call = self.call(&server, terms);
+        let reference = match reference {
+            Reference::Prompt(name) => RawJson::object(&[("type", "ref/prompt"), ("name", name)]),
+            Reference::Template(uri) => RawJson::object(&[("type", "ref/resource"), ("uri", uri)]),
+        };
+        let argument = RawJson::object(&[("name", argument.0), ("value", argument.1)]);
+        let build = |link: &Link, _: &Catalog| {
+            if link.peer.capabilities.is_some() && !link.peer.has("completions") {
+                return Err(Error::new(
+                    Reason::NotSupported,
+                    format!(
+                        "server `{}` does not complete arguments",
+                        server.record.key.id
+                    ),
+                ));
+            }
+            let mut request = Request::new(method::COMPLETE)
+                .param("ref", reference.clone())
+                .param("argument", argument.clone());
+            if let Some(known) = known {
+                request = request.param("context", known.clone());
+            }
+            Ok(request)
+        };
+        call.invoke(&server, build).await
+    }
+}
+
+impl ToolCall {
+    /// The call's id.
+    #[must_use]
+    pub fn id(&self) -> &CallId {
+        &self.call.options.call_id
+    }
+
+    /// Makes the call and waits for its result, through every question. Dropping the future cancels the call at the
+    /// server at once.
+    ///
+    /// # Errors
+    /// `TOOL_NOT_FOUND`; why the server cannot be used; `UPSTREAM_ERROR`; `OUTCOME_UNKNOWN`.
+    pub async fn run(self) -> Result<Answer> {
+        let build = |link: &Link, catalog: &Catalog| {
+            let tool = self.known(catalog)?;
+            let mut request =
+                Request::new(method::TOOLS_CALL).param("name", RawJson::encode(&self.tool));
+            if let Some(arguments) = &self.arguments {
+                request = request.param("arguments", arguments.clone());
+                let over_http = link.transport_kind() == TransportKind::StreamableHttp;
+                if let Some(tool) = tool.filter(|_| over_http) {
+                    request.param_headers = param_headers(&tool.param_headers, arguments);
+                }
+            }
+            request.name = Some(self.tool.clone());
+            request.progress = true;
+            Ok(request)
+        };
+        self.call.invoke(&self.server, build).await
+    }
+
+    /// The tool's definition. A tool that is not in an incomplete list may exist all the same: the server decides.
+    fn known<'a>(&self, catalog: &'a Catalog) -> Result<Option<&'a Tool>> {
+        let id = &self.server.record.key.id;
+        if let Some(tool) = catalog.tool(&self.tool) {
+            return Ok(Some(tool));
+        }
+        if let Some(bad) = catalog.withheld.iter().find(|bad| bad.name == self.tool) {
+            return Err(Error::new(
+                Reason::NotSupported,
+                format!(
+                    "tool `{}` of server `{id}` is withheld: {}",
+                    self.tool, bad.reason
+                ),
+            ));
+        }
+        if catalog.tools.status.incomplete_reason.is_some() {
+            return Ok(None);
+        }
+        Err(Error::new(
+            Reason::ToolNotFound,
+            format!(
+                "server `{id}` offers no tool `{}`; ListTools shows the names",
+                self.tool
+            ),
+        )
+        .with("server_id", id.as_str())
+        .with("tool_name", self.tool.clone()))
+    }
+}
+
+impl Call {
+    /// Makes a call. `build` makes the request for the catalog of the link that is used.
+    ///
+    /// A call that the server refused before looking at it is made once more: on a new link when the session was gone,
+    /// with fresh tool definitions when mirrored headers did not match (MCP 2026-07-28 basic/transports/streamable-http,
+    /// "Client Behavior"). Nothing else is ever repeated.
+    async fn invoke(
+        &self,
+        server: &Server,
+        build: impl Fn(&Link, &Catalog) -> Result<Request>,
+    ) -> Result<Answer> {
+        let options = &self.options;
+        let mut again = true;
+        loop {
+            let (link, catalog) = server.handle.link(options.deadline).await?;
+            let mut request = build(&link, &catalog)?;
+            request.meta.clone_from(&self.meta);
+            request.log_level = self.log_level;
+            let failure = match link.call(request, options).await {
+                Ok(result) => {
+                    return Ok(Answer {
+                        call_id: options.call_id.clone(),
+                        result,
+                    });
+                }
+                Err(failure) => failure,
+            };
+            let mismatch = failure
+                .error
+                .rpc()
+                .is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
+            if !std::mem::take(&mut again) || !(failure.session_gone || mismatch) {
+                return Err(failure
+                    .error
+                    .with("server_id", server.record.key.id.as_str()));
+            }
+            tracing::debug!(error = %failure.error, "a refused call is made again");
+            if mismatch {
+                let refreshed = server.handle.refresh().await.done();
+                let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
+            }
+        }
+    }
+}
