@@ -179,11 +179,15 @@ impl Daemon {
 }
 
 fn store_config(config: &Config) -> StoreConfig {
+    let defaults = StoreConfig::new(&config.data_dir);
     StoreConfig {
         key_file: config.vault.key_file.clone(),
         keep_updates: config.updates.keep_count,
         keep_age: config.updates.keep_age,
-        ..StoreConfig::new(&config.data_dir)
+        tail: defaults
+            .tail
+            .min(usize::try_from(config.updates.keep_count).unwrap_or(usize::MAX)),
+        ..defaults
     }
 }
 

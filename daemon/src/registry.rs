@@ -12,6 +12,7 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::connection::{Ack, Handle, Live};
 use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS};
 use crate::mcp::open::Dialer;
+use crate::mcp::transport::http::custom_headers;
 use crate::model::spec::{MAX_ID, ServerSpec, TransportSpec, normalize_id, short_hash};
 use crate::model::status::{ConnectionState, ServerRecord, ServerStatus, ServerView};
 use crate::model::validate::check_spec;
@@ -247,14 +248,10 @@ impl Registry {
         }
         let (server, outcome, ack) = match (known.or(same), wanted) {
             (Some(server), Some(wanted)) if server.record.key.id != wanted => {
-                if server.record.generated_id {
-                    self.migrate(&server, wanted, new.spec).await?
-                } else {
-                    // The caller wants the same server twice, under two ids of its own choice.
-                    let connect = !new.register_only;
-                    self.create(new.namespace, wanted, false, new.spec, connect)
-                        .await?
+                if !server.record.generated_id {
+                    return Err(has_other_id(&server.record, &wanted));
                 }
+                self.migrate(&server, wanted, new.spec).await?
             }
             (Some(server), _) => self.add_again(server, new.spec, new.register_only).await?,
             (None, wanted) => {
@@ -523,7 +520,10 @@ impl Registry {
             .collect();
         check_spec(spec, &versions)?;
         match &spec.transport {
-            TransportSpec::Http(http) => self.0.dialer.policy.check_url(&http.url),
+            TransportSpec::Http(http) => {
+                custom_headers(http)?;
+                self.0.dialer.policy.check_url(&http.url)
+            }
             TransportSpec::Stdio(_) if !self.0.dialer.settings.stdio_enabled => Err(Error::new(
                 Reason::DestinationBlocked,
                 "servers that are child processes are switched off; the operator allows them with stdio.enabled",
@@ -564,6 +564,19 @@ fn check_etag(record: &ServerRecord, etag: &str) -> Result<()> {
         ),
     )
     .with("etag", record.etag()))
+}
+
+fn has_other_id(record: &ServerRecord, wanted: &ServerId) -> Error {
+    let id = &record.key.id;
+    Error::new(
+        Reason::ServerIdTaken,
+        format!(
+            "server `{}` at {} is registered under id `{id}`; use that id, give `{wanted}` another name, or remove `{id}` first",
+            record.spec.name,
+            shown_target(&record.spec)
+        ),
+    )
+    .with("server_id", id.as_str())
 }
 
 fn id_taken(id: &ServerId, holder: &ServerRecord, wanted: &ServerSpec) -> Error {

@@ -14,6 +14,8 @@ use tokio::time::Sleep;
 use crate::base::{Caller, Deadline};
 use crate::error::{Error, Reason, Result};
 
+/// Most that is kept back of a deadline for the way of the answer.
+const TRAVEL: Duration = Duration::from_millis(20);
 /// Longest request id that is taken over from a caller, in bytes.
 const MAX_REQUEST_ID: usize = 128;
 
@@ -51,7 +53,7 @@ impl RequestContext {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let deadline = match headers.get("grpc-timeout") {
             None => Deadline::NONE,
-            Some(value) => Deadline::after(timeout(value.as_bytes())?),
+            Some(value) => Deadline::after(in_time(timeout(value.as_bytes())?)),
         };
         let request_id = text("x-request-id")
             .filter(|id| id.len() <= MAX_REQUEST_ID && !id.is_empty())
@@ -85,6 +87,11 @@ fn generate_id() -> Arc<str> {
     let mut buffer = uuid::Uuid::encode_buffer();
     let id = uuid::Uuid::now_v7();
     Arc::from(&*id.simple().encode_lower(&mut buffer))
+}
+
+/// What may be used of a caller's time: its own clock runs too, and the answer must reach it before that is over.
+fn in_time(timeout: Duration) -> Duration {
+    timeout.saturating_sub((timeout / 20).min(TRAVEL))
 }
 
 /// The value of `grpc-timeout`: one to eight digits and a unit (gRPC over HTTP2, "Timeout").

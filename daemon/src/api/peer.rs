@@ -89,7 +89,10 @@ fn check(namespace: &str) -> Result<()> {
     if let Some(wrong) = wrong {
         return Err(Error::invalid(
             "namespace",
-            format!("a namespace must not hold {wrong:?}; use letters, digits, `.`, `_` and `-`"),
+            format!(
+                "namespace {:?} holds {wrong:?}; use letters, digits, `.`, `_` and `-`",
+                namespace.chars().take(MAX_NAMESPACE).collect::<String>()
+            ),
         ));
     }
     if namespace.len() > MAX_NAMESPACE {

@@ -148,6 +148,14 @@ fn choose(versions: &[String], asked: &'static str) -> Option<Judgement> {
         .map(Judgement::Legacy)
 }
 
+/// A handshake has no outcome that could be unknown: a server that closes its answer to `initialize` is none.
+fn handshake_error(loss: Loss) -> Error {
+    if loss.error.reason() == Reason::OutcomeUnknown {
+        return Error::new(Reason::NotAnMcpServer, loss.error.message());
+    }
+    loss.error
+}
+
 fn connect_timeout(bound: Duration) -> Error {
     Error::new(
         Reason::UpstreamTimeout,
@@ -371,6 +379,7 @@ impl Dial {
             Err(_) => ProbeAnswer::Silence,
             Ok(Ok(Ok(result))) => ProbeAnswer::Result(result),
             Ok(Ok(Err(rpc))) => ProbeAnswer::Rpc(rpc),
+            Ok(Err(loss)) if loss.error.reason() == Reason::OutcomeUnknown => ProbeAnswer::Garbage,
             Ok(Err(loss)) => match loss.refusal {
                 Some(refusal) if refusal.status == 401 => ProbeAnswer::Status(401, loss.error),
                 Some(refusal) => match refusal.rpc {
@@ -390,7 +399,7 @@ impl Dial {
         let result = loop {
             let dialect = Dialect::new(Era::Legacy, &offer, spec);
             let frame = dialect.encode_initialize(self.take_id());
-            match self.ask(frame, true).await.map_err(|loss| loss.error)? {
+            match self.ask(frame, true).await.map_err(handshake_error)? {
                 Ok(result) => break result,
                 Err(rpc) => {
                     let data = rpc.data.clone().and_then(|data| RawJson::parse(data).ok());

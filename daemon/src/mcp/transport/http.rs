@@ -60,36 +60,10 @@ impl Http {
         close_grace: Duration,
     ) -> Result<Self, Error> {
         policy.check_url(&spec.url)?;
-        let mut headers = HeaderMap::new();
-        for header in &spec.headers {
-            let name = HeaderName::try_from(header.name.as_str()).map_err(|_| {
-                Error::invalid(
-                    "spec.http.headers.name",
-                    format!("`{}` is not a header name", header.name),
-                )
-            })?;
-            let mut value =
-                HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
-                    Error::invalid(
-                        "spec.http.headers.value",
-                        format!(
-                            "the value of header `{}` has characters that HTTP does not allow",
-                            header.name
-                        ),
-                    )
-                })?;
-            value.set_sensitive(true);
-            // One Authorization header exactly, however it is spelt; other headers may repeat.
-            if name == AUTHORIZATION {
-                headers.insert(name, value);
-            } else {
-                headers.append(name, value);
-            }
-        }
         Ok(Self {
             client,
             url: spec.url.clone(),
-            headers,
+            headers: custom_headers(spec)?,
             session: RwLock::default(),
             version: RwLock::default(),
             message_limit,
@@ -322,6 +296,39 @@ impl Http {
             }),
         }
     }
+}
+
+/// The headers of a registration, ready to be sent.
+///
+/// # Errors
+/// `INVALID_FIELD` for a name or a value that HTTP does not allow; the value is not shown.
+pub fn custom_headers(spec: &HttpSpec) -> Result<HeaderMap, Error> {
+    let mut headers = HeaderMap::new();
+    for header in &spec.headers {
+        let name = HeaderName::try_from(header.name.as_str()).map_err(|_| {
+            Error::invalid(
+                "spec.http.headers.name",
+                format!("`{}` is not a header name", header.name),
+            )
+        })?;
+        let mut value = HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
+            Error::invalid(
+                "spec.http.headers.value",
+                format!(
+                    "the value of header `{}` has characters that HTTP does not allow",
+                    header.name
+                ),
+            )
+        })?;
+        value.set_sensitive(true);
+        // One Authorization header exactly, however it is spelt; other headers may repeat.
+        if name == AUTHORIZATION {
+            headers.insert(name, value);
+        } else {
+            headers.append(name, value);
+        }
+    }
+    Ok(headers)
 }
 
 fn refusal_error(

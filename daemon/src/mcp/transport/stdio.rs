@@ -26,6 +26,8 @@ use crate::model::spec::StdioSpec;
 
 /// How often a process group is asked whether it is empty.
 const GROUP_POLL: Duration = Duration::from_millis(20);
+/// How long a child that has closed its output may take to exit before its link is given up.
+const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 /// Messages that wait to be written.
 const OUTBOX: usize = 256;
 /// Progress and log messages that one slow caller may leave unread; more are dropped.
@@ -67,6 +69,8 @@ struct Shared {
     pending: Mutex<Pending>,
     stderr: Mutex<Tail>,
     message_limit: usize,
+    /// Cancelled when the child's output is read to its end.
+    drained: CancellationToken,
     /// Cancelled when no further message will come.
     ended: CancellationToken,
 }
@@ -147,6 +151,7 @@ impl Stdio {
                 limit: options.stderr_tail,
             }),
             message_limit: options.message_limit,
+            drained: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
         let (outbox, to_write) = mpsc::channel(OUTBOX);
@@ -288,10 +293,20 @@ async fn reap(mut child: Child, shared: Arc<Shared>, gone: watch::Sender<bool>, 
         .id()
         .and_then(|pid| i32::try_from(pid).ok())
         .and_then(Pid::from_raw);
-    let status = child.wait().await;
+    let exited = async {
+        // A child that has closed its output is about to exit, and its exit status says more. One that stays is useless.
+        shared.drained.cancelled().await;
+        tokio::time::sleep(EXIT_PATIENCE).await;
+        shared.end(&closed_output(&shared.command));
+        std::future::pending::<std::convert::Infallible>().await
+    };
+    let status = tokio::select! {
+        status = child.wait() => status,
+        never = exited => match never {},
+    };
     // Answers that the child wrote before it ended are still in the pipe: let the reader finish, but not for ever,
     // because a grandchild may hold the pipe open.
-    let _ = tokio::time::timeout(grace, shared.ended.cancelled()).await;
+    let _ = tokio::time::timeout(grace, shared.drained.cancelled()).await;
     let how = match status {
         Ok(status) => status.to_string(),
         Err(cause) => cause.to_string(),
@@ -361,6 +376,22 @@ impl Shared {
         }
     }
 
+    /// A line is no message; if it seems to answer a request, that request fails, and nothing else.
+    fn unreadable(&self, line: &Bytes, cause: &protocol::ParseError) {
+        let head = line.get(..HEAD.min(line.len())).unwrap_or_default();
+        let error = Error::new(
+            Reason::UpstreamProtocol,
+            format!(
+                "`{}` wrote an answer that is not JSON: {cause}",
+                self.command
+            ),
+        );
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiter) = find_id(head).and_then(|id| pending.requests.remove(&id)) {
+            let _ = waiter.response.send(Err(Loss::maybe_sent(error)));
+        }
+    }
+
     /// A line was too long to be read; fails the request that it seems to answer.
     fn oversize(&self, head: &[u8]) {
         let error = Error::new(
@@ -401,7 +432,14 @@ async fn write_lines(
         };
         let Some(line) = line else { return };
         let mut framed = BytesMut::with_capacity(line.len() + 1);
-        framed.put(line);
+        // JSON that an app wrote over several lines: a line break between tokens is worth a space.
+        framed.extend(line.iter().map(|byte| {
+            if matches!(byte, b'\n' | b'\r') {
+                b' '
+            } else {
+                *byte
+            }
+        }));
         framed.put_u8(b'\n');
         let written = tokio::select! {
             () = hang_up.cancelled() => return,
@@ -441,6 +479,7 @@ async fn read_lines(
                         }
                     }
                     Err(cause) => {
+                        shared.unreadable(&line, &cause);
                         garbage += 1;
                         if garbage.is_power_of_two() {
                             let command = &shared.command;
@@ -454,7 +493,7 @@ async fn read_lines(
             break;
         }
     }
-    shared.end(&closed_output(&shared.command));
+    shared.drained.cancel();
 }
 
 fn deliver(
