@@ -159,6 +159,11 @@ async fn nothing_that_was_acknowledged_is_lost() {
         ledger.kept.insert(marker);
         token = updates.token();
     }
+    let (kept, removed) = (ledger.kept.len(), ledger.removed.len());
+    assert!(
+        kept > 12 && removed > 0,
+        "too little happened: {kept} kept, {removed} removed"
+    );
 }
 
 #[tokio::test]

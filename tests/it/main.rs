@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod calls;
+mod cancel;
 mod crash;
 mod harness;
 mod lifecycle;

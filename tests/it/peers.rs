@@ -280,7 +280,23 @@ fn ts2() -> Expected {
     }
 }
 
+fn demo(modern: bool) -> Expected {
+    let expected = Expected::new(modern, "demo-server", "add", r#"{"a":1,"b":2}"#.to_owned());
+    Expected {
+        prompt: Some(("greet", HELLO, "Greet Ada")),
+        progress: Some(("slow", r#"{"steps":2}"#)),
+        ..expected
+            .text(r#"{"sum":3}"#)
+            .resource("demo://readme", "The demo server")
+    }
+}
+
 peers! {
+    demo_stdio: catalogue::demo_stdio(&[]), demo(true);
+    demo_stdio_legacy: catalogue::demo_stdio(&["--legacy-only"]), demo(false);
+    demo_http: catalogue::demo_http(&[]), demo(true);
+    demo_http_modern: catalogue::demo_http(&["--modern-only"]), demo(true);
+    demo_http_legacy: catalogue::demo_http(&["--legacy-only"]), demo(false);
     everything_stdio: catalogue::everything_stdio(), everything();
     everything_http: catalogue::everything_http(), everything();
     py1_stdio: catalogue::py1_stdio(), py1();

@@ -414,8 +414,10 @@ async fn a_lost_server_voids_its_question() {
     let question = updates.pending().await;
     app.remove("s").await.unwrap();
     assert_eq!(updates.end_of(&question.id).await, ElicitationState::Void);
-    let outcome = within("the end of the call", call).await.unwrap();
-    assert!(outcome.is_err(), "{outcome:?}");
+    // The server may have heard of the cancellation and finished before its connection ended.
+    if let Ok(result) = within("the end of the call", call).await.unwrap() {
+        assert!(text_of(&result).contains("cancel"), "{result:?}");
+    }
 }
 
 #[tokio::test]

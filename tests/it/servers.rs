@@ -387,3 +387,62 @@ fn any_wanted_id_becomes_a_valid_one_that_stays() {
         }
     });
 }
+
+#[tokio::test]
+async fn a_server_that_is_being_dialled_can_be_given_a_stable_id() {
+    let mut daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let fake = FakeMcp::echo(false).await;
+    let old = app.add_http("Fake", &fake.url()).await;
+    let (open, gate) = tokio::sync::watch::channel(false);
+    fake.on("initialize", move |_| {
+        let mut gate = gate.clone();
+        async move {
+            gate.wait_for(|open| *open).await.unwrap();
+            Reply::Default
+        }
+    });
+    let before = fake.seen().len();
+    daemon.restart().await;
+    let app = daemon.clients().await;
+    fake.wait("the handshake of the restart", |seen| {
+        seen.method() == "initialize" && seen.index >= before
+    })
+    .await;
+    let renaming = tokio::spawn({
+        let (app, url) = (app.clone(), fake.url());
+        async move { app.add("stable", http_spec("Fake", &url)).await }
+    });
+    let mut updates = app.updates("").await;
+    updates
+        .server_where("the new id", |server| server.id == "stable")
+        .await;
+    open.send_replace(true);
+    let (server, outcome) = added(within("AddServer", renaming).await.unwrap().unwrap());
+    assert_eq!(
+        (server.id.as_str(), outcome),
+        ("stable", AddOutcome::Migrated)
+    );
+    app.wait_for("stable", ConnectionState::Ready).await;
+    ErrorFacts::expect(app.get(&old.id).await, Code::NotFound, "SERVER_NOT_FOUND");
+    assert_eq!(app.list().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_stored_server_without_a_connection_is_the_same_server() {
+    let mut daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let fake = FakeMcp::echo(true).await;
+    let first = app.add_http("Fake", &fake.url()).await;
+    let target = v1::disconnect_server_request::Target::ServerId(first.id.clone());
+    let disconnect = v1::DisconnectServerRequest {
+        namespace: app.namespace(),
+        target: Some(target),
+    };
+    app.servers().disconnect_server(disconnect).await.unwrap();
+    daemon.restart().await;
+    let app = daemon.clients().await;
+    let (again, outcome) = added(app.add("", http_spec("Fake", &fake.url())).await.unwrap());
+    assert_eq!((&again.id, outcome), (&first.id, AddOutcome::Existing));
+    assert_eq!(app.list().await.len(), 1);
+}

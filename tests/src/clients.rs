@@ -501,6 +501,7 @@ impl ErrorFacts {
     }
 
     /// Expects a refusal with this code and reason, and returns its facts.
+    #[track_caller]
     pub fn expect<T: std::fmt::Debug>(
         outcome: Result<T, Status>,
         code: Code,

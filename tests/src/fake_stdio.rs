@@ -37,6 +37,8 @@ pub enum StdioFault {
     CrashOnCall,
     /// Appends its process id to this file.
     Register(String),
+    /// Appends every line that it reads to this file.
+    Record(String),
 }
 
 /// What the server does.
@@ -111,9 +113,7 @@ pub fn main() {
                 lock = Some(file.clone());
             }
             StdioFault::Register(file) => {
-                let mut register = std::fs::File::options();
-                let mut register = register.create(true).append(true).open(file).unwrap();
-                writeln!(register, "{}", std::process::id()).unwrap();
+                append(file, &std::process::id().to_string());
             }
             _ => {}
         }
@@ -129,6 +129,12 @@ pub fn main() {
     }
 }
 
+fn append(file: &str, line: &str) {
+    let mut options = std::fs::File::options();
+    let file = options.create(true).append(true).open(file);
+    writeln!(file.expect("open the file"), "{line}").expect("write the line");
+}
+
 impl Server {
     fn run(mut self) {
         while let Some(Ok(line)) = self.input.next() {
@@ -137,6 +143,11 @@ impl Server {
     }
 
     fn receive(&mut self, line: &str) {
+        for fault in &self.script.faults {
+            if let StdioFault::Record(file) = fault {
+                append(file, line);
+            }
+        }
         let message = lenient(line);
         if message["method"].is_string() && !message["id"].is_null() {
             self.answer(&message, line);

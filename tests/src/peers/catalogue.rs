@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::install::installed;
 use super::{CommandLine, HttpPeer};
+use crate::daemon::programs;
 
 /// A source file in `tests/peers`.
 fn source(file: &str) -> PathBuf {
@@ -140,6 +141,26 @@ pub async fn ts2_http(kind: &str) -> HttpPeer {
     HttpPeer::start("/", |port| {
         let mut line = line.clone();
         line.args.push(port.to_string());
+        line
+    })
+    .await
+}
+
+/// The bundled server on the official Rust SDK, over standard streams.
+pub async fn demo_stdio(args: &[&str]) -> CommandLine {
+    let program = programs().await.join("demo-server");
+    let mut line = CommandLine::new(text(program), &["stdio"]);
+    line.args.extend(args.iter().map(|&arg| arg.to_owned()));
+    line
+}
+
+/// The same over HTTP.
+pub async fn demo_http(args: &[&str]) -> HttpPeer {
+    let mut line = demo_stdio(args).await;
+    "http".clone_into(&mut line.args[0]);
+    HttpPeer::start("/mcp", |port| {
+        let mut line = line.clone();
+        line.args.extend(["--port".to_owned(), port.to_string()]);
         line
     })
     .await
