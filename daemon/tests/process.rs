@@ -22,6 +22,7 @@ fn command(program: &str, home: &Path) -> Command {
     command
         .env_clear()
         .env("HOME", home)
+        .env("STATE_DIRECTORY", home.join("state"))
         .env("PATH", "/usr/bin:/bin");
     command
 }
