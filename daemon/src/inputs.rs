@@ -24,6 +24,8 @@ use crate::model::question::{Answer, Mode, Question, QuestionState};
 use crate::model::update::Body;
 use crate::store::{Store, already_resolved};
 
+pub mod form;
+
 /// Delays between attempts to write the end of a question while the store fails; the last one repeats.
 const RETRIES: [Duration; 4] = [
     Duration::from_millis(100),
