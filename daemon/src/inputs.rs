@@ -24,6 +24,7 @@ use crate::model::question::{Answer, Mode, Question, QuestionState};
 use crate::model::update::Body;
 use crate::store::{Store, already_resolved};
 
+pub mod destination;
 pub mod form;
 
 /// Delays between attempts to write the end of a question while the store fails; the last one repeats.
