@@ -8,6 +8,7 @@ mod content;
 pub mod context;
 mod convert;
 pub mod elicitations;
+mod form;
 pub mod infrastructure;
 mod page;
 pub mod peer;
