@@ -17,8 +17,8 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::Settings;
 use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
-use crate::mcp::link::{CallOptions, Link};
-use crate::mcp::protocol::{RawJson, code, method};
+use crate::mcp::link::{CallOptions, Link, Repeat};
+use crate::mcp::protocol::{RawJson, method};
 use crate::model::status::TransportKind;
 use crate::registry::{Registry, Server};
 
@@ -178,7 +178,8 @@ impl Calls {
     ) -> Result<Answer> {
         let server = self.registry.get(namespace, server_id)?;
         let call = self.call(&server, terms);
-        let build = |_: &Link, _: &Catalog| {
+        let build = |link: &Link, _: &Catalog| {
+            offered(&server, link, "resources")?;
             let mut request =
                 Request::new(method::RESOURCES_READ).param("uri", RawJson::encode(uri));
             request.name = Some(uri.to_owned());
@@ -201,7 +202,8 @@ impl Calls {
     ) -> Result<Answer> {
         let server = self.registry.get(namespace, server_id)?;
         let call = self.call(&server, terms);
-        let build = |_: &Link, _: &Catalog| {
+        let build = |link: &Link, _: &Catalog| {
+            offered(&server, link, "prompts")?;
             let mut request = Request::new(method::PROMPTS_GET)
                 .param("name", RawJson::encode(name))
                 .param("arguments", arguments.clone());
@@ -232,14 +234,9 @@ impl Calls {
         };
         let argument = RawJson::object(&[("name", argument.0), ("value", argument.1)]);
         let build = |link: &Link, _: &Catalog| {
-            if link.peer.capabilities.is_some() && !link.peer.has("completions") {
-                return Err(Error::new(
-                    Reason::NotSupported,
-                    format!(
-                        "server `{}` does not complete arguments",
-                        server.record.key.id
-                    ),
-                ));
+            // The first revision had completion and no capability for it.
+            if link.dialect.version() != "2024-11-05" {
+                offered(&server, link, "completions")?;
             }
             let mut request = Request::new(method::COMPLETE)
                 .param("ref", reference.clone())
@@ -251,6 +248,20 @@ impl Calls {
         };
         call.invoke(&server, build).await
     }
+}
+
+/// Only what was agreed is used (MCP 2025-11-25 basic/lifecycle, "Operation").
+fn offered(server: &Server, link: &Link, capability: &str) -> Result<()> {
+    if link.peer.capabilities.is_none() || link.peer.has(capability) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Reason::NotSupported,
+        format!(
+            "server `{}` does not offer `{capability}`",
+            server.record.key.id
+        ),
+    ))
 }
 
 impl ToolCall {
@@ -341,17 +352,14 @@ impl Call {
                 }
                 Err(failure) => failure,
             };
-            let mismatch = failure
-                .error
-                .rpc()
-                .is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
-            if !std::mem::take(&mut again) || !(failure.session_gone || mismatch) {
+            let repeat = failure.repeat.filter(|_| std::mem::take(&mut again));
+            let Some(repeat) = repeat else {
                 return Err(failure
                     .error
                     .with("server_id", server.record.key.id.as_str()));
-            }
+            };
             tracing::debug!(error = %failure.error, "a refused call is made again");
-            if mismatch {
+            if repeat == Repeat::WithFreshTools {
                 let refreshed = server.handle.refresh().await.done();
                 let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
             }

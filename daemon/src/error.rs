@@ -161,6 +161,25 @@ pub struct RpcError {
     pub data: Option<String>,
 }
 
+/// One field of a request that is not acceptable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Its path in the request message.
+    pub field: Cow<'static, str>,
+    /// What is wrong with it, for people. Never a secret.
+    pub message: String,
+}
+
+impl Violation {
+    /// Says what is wrong with a field.
+    pub fn new(field: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
 /// What went wrong. Cheap to move; clone it to hand the same failure to several waiters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error(Box<Inner>);
@@ -169,7 +188,7 @@ pub struct Error(Box<Inner>);
 struct Inner {
     reason: Reason,
     message: String,
-    field: Option<Cow<'static, str>>,
+    violations: Vec<Violation>,
     facts: Vec<(&'static str, String)>,
     retry_after: Option<Duration>,
     rpc: Option<RpcError>,
@@ -181,7 +200,7 @@ impl Error {
         Self(Box::new(Inner {
             reason,
             message: message.into(),
-            field: None,
+            violations: Vec::new(),
             facts: Vec::new(),
             retry_after: None,
             rpc: None,
@@ -190,8 +209,16 @@ impl Error {
 
     /// A field of the request is not acceptable. `field` is its path in the request message.
     pub fn invalid(field: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let violation = Violation::new(field, message.as_str());
+        Self::invalid_fields(message, vec![violation])
+    }
+
+    /// Several fields of the request are not acceptable: a message for all of them, and one for each, in the order of
+    /// their importance (what does not fit into a status is left out from the end).
+    pub fn invalid_fields(message: impl Into<String>, violations: Vec<Violation>) -> Self {
         let mut error = Self::new(Reason::InvalidField, message);
-        error.0.field = Some(field.into());
+        error.0.violations = violations;
         error
     }
 
@@ -238,10 +265,17 @@ impl Error {
         &self.0.message
     }
 
-    /// Path of the offending request field.
+    /// Path of the offending request field; of the first one, if there are several.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
-        self.0.field.as_deref()
+        let first = self.0.violations.first();
+        first.map(|violation| violation.field.as_ref())
+    }
+
+    /// All offending request fields.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        &self.0.violations
     }
 
     /// Facts for programs.

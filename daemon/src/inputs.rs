@@ -13,16 +13,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::base::{CallId, Clock, ElicitationId, Namespace, Revision, ServerId, ServerKey};
-use crate::error::{Error, Reason, Result};
+use crate::error::{Error, Reason, Result, Violation};
+use crate::inputs::form::{Form, Refusal};
 use crate::model::question::{Answer, Mode, Question, QuestionState};
 use crate::model::update::Body;
 use crate::store::{Store, already_resolved};
+
+pub mod destination;
+pub mod form;
 
 /// Delays between attempts to write the end of a question while the store fails; the last one repeats.
 const RETRIES: [Duration; 4] = [
@@ -251,7 +254,8 @@ impl Inputs {
     /// ended question. Dropping the future does not take the answer back once it has begun.
     ///
     /// # Errors
-    /// [`Reason::InvalidField`] on `content_json` if the content does not fit, and the question stays pending;
+    /// [`Reason::InvalidField`] if the content does not fit, and the question stays pending: on `content_json`, or on
+    /// `content_json.<name>` for every member that is wrong, see [`form`];
     /// [`Reason::AlreadyResolved`], [`Reason::ElicitationNotFound`], [`Reason::StoreFailed`].
     pub async fn respond(
         &self,
@@ -263,7 +267,7 @@ impl Inputs {
         if question.state != QuestionState::Pending {
             return Err(already_resolved(&question));
         }
-        check(question.mode, &answer)?;
+        let answer = check(&question, answer).await?;
         let state = match &answer {
             Answer::Accept(_) => QuestionState::Answered,
             Answer::Decline => QuestionState::Declined,
@@ -469,25 +473,51 @@ async fn watch(
     }
 }
 
-/// Whether an answer fits the question's mode.
-fn check(mode: Mode, answer: &Answer) -> Result<()> {
+/// Gives the answer back if it fits the question.
+async fn check(question: &Question, answer: Answer) -> Result<Answer> {
     let refuse = |message: &str| Err(Error::invalid("content_json", message));
-    match (mode, answer) {
-        (Mode::Form, Answer::Accept(None)) => refuse(
-            "accepting a form needs its content: a JSON object that follows the requested schema",
-        ),
-        (Mode::Form, Answer::Accept(Some(content))) => {
-            // The cause would quote the content, which is nobody's business but the server's.
-            match serde_json::from_str::<&RawValue>(content) {
-                Ok(value) if value.get().starts_with('{') => Ok(()),
-                _ => refuse("the content is not a JSON object"),
-            }
+    let content = match (question.mode, answer) {
+        (Mode::Form, Answer::Accept(Some(content))) => content,
+        (Mode::Form, Answer::Accept(None)) => {
+            return refuse(
+                "accepting a form needs its content: a JSON object that follows the requested schema",
+            );
         }
         (Mode::Url, Answer::Accept(Some(_))) => {
-            refuse("a question that opens a URL takes no content")
+            return refuse("a question that opens a URL takes no content");
         }
-        (Mode::Url, Answer::Accept(None)) | (_, Answer::Decline | Answer::Cancel) => Ok(()),
-    }
+        (_, answer) => return Ok(answer),
+    };
+    let schema = question.requested_schema.clone().unwrap_or_default();
+    // The server chooses the schema and so what the check costs, within bounds: not on a thread that others need.
+    let checked = tokio::task::spawn_blocking(move || {
+        let outcome = Form::parse(&schema).check(&content);
+        (content, outcome)
+    });
+    let (content, outcome) = checked
+        .await
+        .map_err(|_| Error::internal("the check of an answer ended early"))?;
+    outcome.map_err(refused)?;
+    Ok(Answer::Accept(Some(content)))
+}
+
+/// Says what is wrong with the content of an answer, without its values.
+fn refused(refusal: Refusal) -> Error {
+    let problems = match refusal {
+        Refusal::NotAnObject => {
+            return Error::invalid("content_json", "the content is not a JSON object");
+        }
+        Refusal::Members(problems) => problems,
+    };
+    let all: Vec<_> = problems
+        .iter()
+        .map(|problem| format!("`{}` {}", problem.name, problem.message))
+        .collect();
+    let message = format!("the content does not fit the form: {}", all.join(", "));
+    let violations = problems
+        .into_iter()
+        .map(|problem| Violation::new(format!("content_json.{}", problem.name), problem.message));
+    Error::invalid_fields(message, violations.collect())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use url::{Host, Url};
 
-pub use client::{ClientOptions, blocked_cause};
+pub use client::{ClientOptions, blocked_cause, printable};
 
 use crate::config::{HostRule, PolicyConfig};
 use crate::error::{Error, Reason, Result};

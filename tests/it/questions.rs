@@ -5,6 +5,7 @@ use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
 use mcp_sidecar_tests::v1::{ElicitationAction, ElicitationState};
 use tokio::task::JoinHandle;
+use tonic_types::StatusExt as _;
 
 /// Where a server's question comes from.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +135,12 @@ async fn another_app_sees_the_question_and_answers_it() {
         assert!(question.create_time.is_some() && question.expire_time.is_some());
         let schema: Value = serde_json::from_str(&question.requested_schema_json).unwrap();
         assert_eq!(schema, form("")["requestedSchema"]);
+        let fields = question.fields.iter();
+        let fields: Vec<_> = fields
+            .map(|field| (field.name.as_str(), field.required))
+            .collect();
+        assert_eq!(fields, [("age", false), ("name", true)]);
+        assert!(question.url_host.is_empty() && question.url_warnings.is_empty());
         if !matches!(way, Way::PushStream) {
             assert_eq!(question.call_id, start.call_id, "{way:?}");
         }
@@ -241,6 +248,23 @@ async fn an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
             "{content}: {facts:?}"
         );
     }
+    let several = app
+        .accept(&question.id, r#"{"age":"secret"}"#)
+        .await
+        .unwrap_err();
+    assert!(!several.message().contains("secret"), "{several}");
+    let details = several.get_error_details();
+    let violations = details.bad_request().unwrap().field_violations.iter();
+    let told: Vec<_> = violations
+        .map(|one| (one.field.as_str(), one.description.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("content_json.age", "must be a whole number"),
+            ("content_json.name", "is required"),
+        ]
+    );
     let without = app
         .respond(&question.id, ElicitationAction::Accept, None)
         .await;
@@ -506,6 +530,9 @@ async fn a_url_is_shown_and_never_fetched() {
         (question.message.as_str(), question.url),
         ("Please pay", page.url())
     );
+    assert_eq!(question.url_host, "127.0.0.1");
+    assert_eq!(question.url_warnings, ["NOT_HTTPS", "IP_ADDRESS"]);
+    assert!(question.fields.is_empty());
     let with_content = app.accept(&question.id, "{}").await;
     let facts = ErrorFacts::expect(with_content, Code::InvalidArgument, "INVALID_FIELD");
     assert_eq!(facts.field, "content_json");

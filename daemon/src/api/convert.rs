@@ -3,6 +3,7 @@
 use mcp_sidecar_proto::v1;
 use prost_types::Timestamp as ProtoTimestamp;
 
+use super::form;
 use crate::base::ServerId;
 use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
@@ -188,6 +189,10 @@ fn failure(failure: Failure) -> v1::Failure {
 
 /// A question.
 pub(super) fn elicitation(question: Question) -> v1::Elicitation {
+    let schema = question.requested_schema.as_deref();
+    let fields = schema.map(form::fields).unwrap_or_default();
+    let url = question.url.as_deref();
+    let (url_host, url_warnings) = url.map(form::url).unwrap_or_default();
     v1::Elicitation {
         namespace: question.server.namespace.to_string(),
         id: question.id.to_string(),
@@ -218,6 +223,9 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
         expire_time: Some(timestamp(question.expires)),
         resolve_time: question.resolved.map(timestamp),
         request_json: question.request,
+        fields,
+        url_host,
+        url_warnings,
     }
 }
 

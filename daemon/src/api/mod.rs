@@ -7,6 +7,7 @@ mod content;
 pub mod context;
 mod convert;
 pub mod elicitations;
+mod form;
 pub mod infrastructure;
 mod input;
 mod page;

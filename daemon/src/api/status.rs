@@ -21,6 +21,11 @@ const MAX_FACT: usize = 512;
 const MAX_FACTS: usize = 2048;
 /// Longest description of a violation, in bytes.
 const MAX_DESCRIPTION: usize = 512;
+/// Room for all field violations of a status, in bytes of paths and descriptions. It is part of the room for facts, and
+/// leaves enough of that to say how many are missing.
+const MAX_VIOLATIONS: usize = MAX_FACTS - 64;
+/// What a violation costs beside its texts, in bytes.
+const VIOLATION_OVERHEAD: usize = 8;
 /// When to try again if the error does not say, for reasons that pass by themselves.
 const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 
@@ -64,7 +69,8 @@ fn upstream_code(rpc: &RpcError) -> Code {
 }
 
 /// The status of an error, with its details. Texts beyond their bounds are cut; `data` of a JSON-RPC error that does
-/// not fit is left out and `data_truncated` says how many bytes it had.
+/// not fit is left out and `data_truncated` says how many bytes it had; of field violations that do not fit,
+/// `violations_omitted` says how many there are.
 #[must_use]
 pub fn to_status(error: &Error) -> Status {
     let reason = error.reason();
@@ -72,10 +78,9 @@ pub fn to_status(error: &Error) -> Status {
     let message = cut(error.message(), MAX_MESSAGE);
     let description = cut(&message, MAX_DESCRIPTION);
     let mut details = ErrorDetails::new();
-    details.set_error_info(reason.as_str(), DOMAIN, metadata(error));
-    if let Some(field) = error.field() {
-        details.add_bad_request_violation(cut(field, MAX_FACT), description.clone());
-    }
+    let used = add_violations(error, &mut details);
+    let room = MAX_FACTS.saturating_sub(used);
+    details.set_error_info(reason.as_str(), DOMAIN, metadata(error, room, &details));
     match code {
         Code::FailedPrecondition => {
             let subject = subject(error);
@@ -102,6 +107,22 @@ impl From<Error> for Status {
     }
 }
 
+/// Adds the field violations that fit, in order; returns the bytes that they use.
+fn add_violations(error: &Error, details: &mut ErrorDetails) -> usize {
+    let mut used = 0;
+    for violation in error.violations() {
+        let field = cut(&violation.field, MAX_FACT);
+        let description = cut(&violation.message, MAX_DESCRIPTION);
+        let size = field.len() + description.len() + VIOLATION_OVERHEAD;
+        if used + size > MAX_VIOLATIONS {
+            break;
+        }
+        used += size;
+        details.add_bad_request_violation(field, description);
+    }
+    used
+}
+
 /// What a violation is about: the server, if the error names one.
 fn subject(error: &Error) -> String {
     let mut facts = error.facts().iter();
@@ -109,10 +130,10 @@ fn subject(error: &Error) -> String {
     server.map_or_else(String::new, |(_, value)| cut(value, MAX_FACT))
 }
 
-/// The facts that fit, in the order in which they were added; the JSON-RPC error comes first.
-fn metadata(error: &Error) -> HashMap<String, String> {
+/// The facts that fit into the room, in the order in which they were added; what is missing from the violations and the
+/// JSON-RPC error come first.
+fn metadata(error: &Error, mut room: usize, details: &ErrorDetails) -> HashMap<String, String> {
     let mut metadata = HashMap::new();
-    let mut room = MAX_FACTS;
     let mut add = |key: &str, value: String| {
         let size = key.len() + value.len();
         let fits = size <= room && !metadata.contains_key(key);
@@ -122,6 +143,13 @@ fn metadata(error: &Error) -> HashMap<String, String> {
         }
         fits
     };
+    let told = details
+        .bad_request()
+        .map_or(0, |bad| bad.field_violations.len());
+    let omitted = error.violations().len() - told;
+    if omitted > 0 {
+        add("violations_omitted", omitted.to_string());
+    }
     if let Some(rpc) = error.rpc() {
         add("jsonrpc_code", rpc.code.to_string());
         add("jsonrpc_message", cut(&rpc.message, MAX_FACT));
@@ -157,7 +185,17 @@ mod tests {
     use tonic_types::StatusExt;
 
     use super::{DOMAIN, to_status};
-    use crate::error::{Error, Reason, RpcError};
+    use crate::error::{Error, Reason, RpcError, Violation};
+
+    /// The size of a status in trailers, as HTTP/2 counts it.
+    fn size(status: &tonic::Status) -> usize {
+        let mut headers = http::HeaderMap::new();
+        status.add_header(&mut headers).unwrap();
+        headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + 32)
+            .sum()
+    }
 
     fn upstream(code: i64, message: &str, data: Option<String>) -> Error {
         Error::upstream(RpcError {
@@ -260,13 +298,35 @@ mod tests {
         let info = status.get_details_error_info().unwrap();
         assert_eq!(info.metadata["data_truncated"], (1 << 20).to_string());
         assert!(!info.metadata.contains_key("data_json"));
-        let mut headers = http::HeaderMap::new();
-        status.add_header(&mut headers).unwrap();
-        let size: usize = headers
-            .iter()
-            .map(|(name, value)| name.as_str().len() + value.len() + 32)
-            .sum();
-        assert!(size < 8 * 1024, "{size}");
+        assert!(size(&status) < 8 * 1024, "{}", size(&status));
+    }
+
+    #[test]
+    fn several_wrong_fields_are_named_as_far_as_they_fit() {
+        let violations = |count: usize, text: &str| {
+            let one = |n| Violation::new(format!("content_json.{n}"), text);
+            (0..count).map(one).collect::<Vec<_>>()
+        };
+        let status = to_status(&Error::invalid_fields("two", violations(2, "is wrong")));
+        let details = status.get_error_details();
+        let told = &details.bad_request().unwrap().field_violations;
+        assert_eq!(told.len(), 2);
+        assert_eq!(told[1].field, "content_json.1");
+        assert_eq!(told[1].description, "is wrong");
+        assert!(details.error_info().unwrap().metadata.is_empty());
+
+        for text in ["is required".to_owned(), "ä".repeat(5_000)] {
+            let error = Error::invalid_fields("ä".repeat(5_000), violations(300, &text))
+                .with("server", "s".repeat(5_000))
+                .with("url", "u".repeat(5_000));
+            let status = to_status(&error);
+            assert!(size(&status) < 8 * 1024, "{}", size(&status));
+            let details = status.get_error_details();
+            let told = details.bad_request().unwrap().field_violations.len();
+            assert!(told >= 3, "{told}");
+            let omitted = &details.error_info().unwrap().metadata["violations_omitted"];
+            assert_eq!(*omitted, (300 - told).to_string());
+        }
     }
 
     #[test]

@@ -16,9 +16,6 @@ use crate::mcp::protocol::RawJson;
 use crate::model::status::{ListStatus, Withheld};
 use entry::{Prompt, Resource, ResourceTemplate, Tool};
 
-/// Most withheld tools that a status names.
-const MAX_WITHHELD: usize = 100;
-
 /// One list with what is known about it.
 #[derive(Clone, Debug)]
 pub struct List<T> {
@@ -44,6 +41,8 @@ pub struct Pages {
     pub items: Vec<RawJson>,
     /// Why there may be more.
     pub incomplete: Option<String>,
+    /// Whether a page failed, as opposed to a bound that was reached.
+    pub broken: bool,
 }
 
 /// The snapshot of one server.
@@ -88,7 +87,6 @@ impl Catalog {
         for bad in &withheld {
             tracing::warn!(%server, tool = %bad.name, reason = %bad.reason, "a tool is withheld");
         }
-        withheld.truncate(MAX_WITHHELD);
         self.by_name = by_name;
         self.withheld = withheld;
         self.tools = list(tools, pages, at);

@@ -156,6 +156,48 @@ async fn a_refused_answer_leaves_the_question_pending() {
 }
 
 #[tokio::test]
+async fn every_wrong_member_is_named_and_none_is_quoted() {
+    let setup = Setup::new(InputsConfig::default());
+    let mut ask = form();
+    ask.requested_schema = Some(
+        r#"{"type": "object", "required": ["name", "mail"], "properties": {
+            "name": {"type": "string"}, "mail": {"type": "string", "format": "email"},
+            "age": {"type": "integer", "minimum": 18}}}"#
+            .to_owned(),
+    );
+    let mut ticket = setup.inputs.ask(ask).await.unwrap();
+    let bad = Answer::Accept(Some(r#"{"age": 17, "mail": "not-a-mail"}"#.to_owned()));
+    let refused = setup.respond(ticket.id(), bad).await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::InvalidField);
+    let told: Vec<_> = refused.violations().iter().collect();
+    let told: Vec<_> = told
+        .iter()
+        .map(|one| (one.field.as_ref(), one.message.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("content_json.name", "is required"),
+            ("content_json.mail", "must be an email address"),
+            ("content_json.age", "must be at least 18"),
+        ]
+    );
+    assert_eq!(
+        refused.message(),
+        "the content does not fit the form: `name` is required, `mail` must be an email address, \
+         `age` must be at least 18"
+    );
+    assert!(!format!("{refused:?}").contains("not-a-mail"));
+    assert_eq!(setup.states(ticket.id()).await, [QuestionState::Pending]);
+    let good = Answer::Accept(Some(r#"{"name": "", "mail": "a@b.example"}"#.to_owned()));
+    setup
+        .respond(&ticket.id().clone(), good.clone())
+        .await
+        .unwrap();
+    assert_eq!(ticket.answered().await, good);
+}
+
+#[tokio::test]
 async fn an_expired_question_is_cancelled() {
     let setup = Setup::new(InputsConfig {
         expiry: Duration::ZERO,

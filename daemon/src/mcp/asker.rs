@@ -4,6 +4,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use url::Url;
+
 use crate::base::ServerKey;
 use crate::error::RpcError;
 use crate::inputs::{Inputs, NewQuestion, Ticket};
@@ -68,7 +70,7 @@ impl Asker {
         Ok(result.finish())
     }
 
-    /// Puts an elicitation on the queue and tells the call about it.
+    /// Puts an elicitation on the queue.
     ///
     /// # Errors
     /// -32602 for a malformed request or a mode that was not advertised; -32603 when the queue does not take it.
@@ -100,7 +102,9 @@ impl Asker {
             Mode::Form if requested_schema.is_none() => {
                 return Err(refused("`requestedSchema` is missing"));
             }
-            Mode::Url if url.is_none() => return Err(refused("`url` is missing")),
+            Mode::Url if !url.as_deref().is_some_and(is_web_url) => {
+                return Err(refused("`url` must be an absolute http(s) URL"));
+            }
             _ => {}
         }
         let question = NewQuestion {
@@ -118,15 +122,11 @@ impl Asker {
             request: params.as_str().to_owned(),
             expiry: None,
         };
-        let ticket = self.inputs.ask(question).await.map_err(|error| RpcError {
+        self.inputs.ask(question).await.map_err(|error| RpcError {
             code: code::INTERNAL,
             message: error.message().to_owned(),
             data: None,
-        })?;
-        if let Some(call) = call {
-            call.announce(vec![ticket.id().clone()]).await;
-        }
-        Ok(ticket)
+        })
     }
 
     /// Writes an answer as an `ElicitResult`.
@@ -149,4 +149,9 @@ impl Asker {
         }
         result.finish()
     }
+}
+
+/// What people may be asked to open; the daemon itself opens nothing.
+fn is_web_url(text: &str) -> bool {
+    Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host())
 }

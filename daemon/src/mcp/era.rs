@@ -11,10 +11,14 @@ use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, ObjectWriter, RawJson, met
 use crate::model::spec::ServerSpec;
 use crate::model::status::Era;
 
+/// The newest modern version.
+pub const NEWEST_MODERN: &str = "2026-07-28";
+/// The newest legacy version.
+pub const NEWEST_LEGACY: &str = "2025-11-25";
 /// Modern versions that the daemon speaks, newest first.
-pub const MODERN_VERSIONS: &[&str] = &["2026-07-28"];
+pub const MODERN_VERSIONS: &[&str] = &[NEWEST_MODERN];
 /// Legacy versions that the daemon speaks, newest first.
-pub const LEGACY_VERSIONS: &[&str] = &["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+pub const LEGACY_VERSIONS: &[&str] = &[NEWEST_LEGACY, "2025-06-18", "2025-03-26", "2024-11-05"];
 
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const META_CLIENT: &str = "io.modelcontextprotocol/clientInfo";
@@ -240,8 +244,9 @@ fn input_required(result: &RawJson) -> Result<Outcome> {
             format!("the server's `input_required` result {what}"),
         )
     };
-    let state = result.get("requestState");
-    let Some(requests) = result.get("inputRequests") else {
+    let member = |name: &str| result.get(name).filter(|value| value.as_str() != "null");
+    let state = member("requestState");
+    let Some(requests) = member("inputRequests") else {
         if state.is_none() {
             return Err(malformed("has neither `inputRequests` nor `requestState`"));
         }

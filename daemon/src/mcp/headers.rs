@@ -17,7 +17,11 @@ pub const SESSION: &str = "mcp-session-id";
 /// Prefix of headers that mirror tool arguments.
 const PARAM_PREFIX: &str = "mcp-param-";
 
-/// Deepest nesting of `properties` that is searched for annotations.
+/// Largest integer that every JSON implementation holds exactly.
+const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
+/// Most members of a schema that are looked at.
+const MAX_NODES: usize = 10_000;
+/// Deepest nesting that is searched for annotations.
 const MAX_DEPTH: usize = 32;
 
 /// One argument of a tool that is mirrored into a header.
@@ -38,8 +42,12 @@ pub fn find_param_headers(schema: &RawJson) -> Result<Vec<ParamHeader>, String> 
     if !schema.as_str().contains("x-mcp-header") {
         return Ok(Vec::new());
     }
-    let mut found = Vec::new();
-    walk(schema, &mut Vec::new(), true, &mut found)?;
+    let mut search = Search {
+        found: Vec::new(),
+        left: MAX_NODES,
+    };
+    search.schema(schema, &mut Vec::new(), true)?;
+    let found = search.found;
     for (index, one) in found.iter().enumerate() {
         if found
             .iter()
@@ -55,62 +63,107 @@ pub fn find_param_headers(schema: &RawJson) -> Result<Vec<ParamHeader>, String> 
     Ok(found)
 }
 
-/// Visits a schema. `reachable` tells whether it lies on a chain of `properties` keys from the root.
-fn walk(
-    schema: &RawJson,
-    path: &mut Vec<String>,
-    reachable: bool,
-    found: &mut Vec<ParamHeader>,
-) -> Result<(), String> {
-    if path.len() > MAX_DEPTH {
-        return Err(format!(
-            "its schema is nested more than {MAX_DEPTH} levels deep"
-        ));
-    }
-    let Some(members) = schema.members() else {
-        return Ok(());
-    };
-    for (name, value) in &members {
-        match name.as_str() {
-            "x-mcp-header" => found.push(annotation(value, schema, path, reachable)?),
-            "properties" => {
-                for (property, inner) in value.members().unwrap_or_default() {
-                    path.push(property);
-                    walk(&inner, path, reachable, found)?;
-                    path.pop();
-                }
-            }
-            // Instance data, not schemas: an `x-mcp-header` key in there means nothing.
-            "const" | "default" | "enum" | "examples" => {}
-            _ if value.as_str().contains("x-mcp-header") => {
-                let inner = value.elements().unwrap_or_else(|| vec![value.clone()]);
-                for one in inner {
-                    path.push(name.clone());
-                    walk_unreachable(&one, path, found)?;
-                    path.pop();
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
+/// What the value of a JSON Schema keyword is made of (JSON Schema 2020-12 core and validation, and the drafts before).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// A schema, or an array of schemas.
+    Schemas,
+    /// An object whose members are schemas.
+    Map,
+    /// Data, in which nothing is an annotation.
+    Data,
 }
 
-/// Visits a keyword's value, which is a schema or a map of schemas, off the chain of `properties`.
-fn walk_unreachable(
-    value: &RawJson,
-    path: &mut Vec<String>,
-    found: &mut Vec<ParamHeader>,
-) -> Result<(), String> {
-    walk(value, path, false, found)?;
-    for (name, inner) in value.members().unwrap_or_default() {
-        if inner.is_object() && name != "properties" {
-            path.push(name);
-            walk(&inner, path, false, found)?;
+fn holds(keyword: &str) -> Holds {
+    match keyword {
+        "$defs" | "definitions" | "patternProperties" | "dependentSchemas" | "dependencies" => {
+            Holds::Map
+        }
+        "items"
+        | "prefixItems"
+        | "additionalItems"
+        | "unevaluatedItems"
+        | "contains"
+        | "allOf"
+        | "anyOf"
+        | "oneOf"
+        | "not"
+        | "if"
+        | "then"
+        | "else"
+        | "additionalProperties"
+        | "unevaluatedProperties"
+        | "propertyNames"
+        | "contentSchema" => Holds::Schemas,
+        _ => Holds::Data,
+    }
+}
+
+/// A search through a schema. Every value is looked at once, and only so many of them.
+struct Search {
+    found: Vec<ParamHeader>,
+    left: usize,
+}
+
+impl Search {
+    /// Visits a schema. `reachable` tells whether it lies on a chain of `properties` keys from the root.
+    fn schema(
+        &mut self,
+        schema: &RawJson,
+        path: &mut Vec<String>,
+        reachable: bool,
+    ) -> Result<(), String> {
+        if path.len() > MAX_DEPTH {
+            return Err(format!(
+                "its schema is nested more than {MAX_DEPTH} levels deep"
+            ));
+        }
+        let members = schema.members().unwrap_or_default();
+        self.left = self
+            .left
+            .checked_sub(members.len() + 1)
+            .ok_or_else(|| format!("its schema has more than {MAX_NODES} members"))?;
+        for (keyword, value) in &members {
+            if keyword == "x-mcp-header" {
+                self.found.push(annotation(value, schema, path, reachable)?);
+                continue;
+            }
+            // Only parts that hold an annotation somewhere are worth a visit.
+            if !value.as_str().contains("x-mcp-header") {
+                continue;
+            }
+            if keyword == "properties" {
+                self.map(value, path, reachable)?;
+                continue;
+            }
+            path.push(keyword.clone());
+            match holds(keyword) {
+                Holds::Map => self.map(value, path, false)?,
+                Holds::Schemas => {
+                    for one in value.elements().unwrap_or_else(|| vec![value.clone()]) {
+                        self.schema(&one, path, false)?;
+                    }
+                }
+                Holds::Data => {}
+            }
             path.pop();
         }
+        Ok(())
     }
-    Ok(())
+
+    fn map(
+        &mut self,
+        map: &RawJson,
+        path: &mut Vec<String>,
+        reachable: bool,
+    ) -> Result<(), String> {
+        for (name, schema) in map.members().unwrap_or_default() {
+            path.push(name);
+            self.schema(&schema, path, reachable)?;
+            path.pop();
+        }
+        Ok(())
+    }
 }
 
 fn annotation(
@@ -165,13 +218,25 @@ pub fn param_headers(annotations: &[ParamHeader], arguments: &RawJson) -> Vec<(S
             "null" => None,
             text if text.starts_with('"') => value.read::<String>(),
             text if text.starts_with(['{', '[']) => None,
-            text => Some(text.to_owned()),
+            text => Some(decimal(text)),
         });
         if let Some(text) = text {
             headers.push((annotation.header.clone(), encode_value(&text)));
         }
     }
     headers
+}
+
+/// An integer in decimal digits, however it was written (`1e2`); other texts (`true`) stay.
+fn decimal(text: &str) -> String {
+    if text.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
+        && let Ok(value) = text.parse::<f64>()
+        && value.fract() == 0.0
+        && value.abs() <= MAX_SAFE_INTEGER
+    {
+        return format!("{value:.0}");
+    }
+    text.to_owned()
 }
 
 /// Writes a value so that it is safe in a header ("Value Encoding").
@@ -252,7 +317,29 @@ mod tests {
         ] {
             assert!(find_param_headers(&raw(&bad)).is_err(), "{bad}");
         }
-        let fine = property(r#""type":"string","default":{"x-mcp-header":"not a schema"}"#);
-        assert_eq!(find_param_headers(&raw(&fine)), Ok(Vec::new()));
+        for fine in [
+            property(r#""type":"string","default":{"x-mcp-header":"not a schema"}"#),
+            r#"{"items":{"default":{"x-mcp-header":"v"}}}"#.to_owned(),
+            r#"{"$defs":{"x-mcp-header":{"type":"string"}}}"#.to_owned(),
+            r#"{"properties":{"x-mcp-header":{"type":"string"}}}"#.to_owned(),
+        ] {
+            assert_eq!(find_param_headers(&raw(&fine)), Ok(Vec::new()), "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_schema_made_to_be_slow_is_refused_at_once() {
+        let deep = format!(
+            "{}{}{}",
+            r#"{"not":"#.repeat(40),
+            r#"{"description":"x-mcp-header"}"#,
+            "}".repeat(40)
+        );
+        assert!(find_param_headers(&raw(&deep)).is_err());
+        let wide = format!(
+            r#"{{"properties":{{{}"x":{{"type":"string","x-mcp-header":"X"}}}}}}"#,
+            r#""p":{"x":"x-mcp-header"},"#.repeat(20_000)
+        );
+        assert!(find_param_headers(&raw(&wide)).is_err());
     }
 }

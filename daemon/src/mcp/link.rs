@@ -6,24 +6,27 @@
 mod call;
 mod flight;
 mod patience;
+mod pulse;
+mod serve;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use call::{CallEvent, CallFailure, CallOptions, Running};
+pub use call::{CallEvent, CallFailure, CallOptions, Repeat, Running};
+pub use pulse::Pulse;
 
-use crate::base::{CallId, ServerKey};
+use crate::base::{CallId, Clock, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
-use crate::mcp::era::{Dialect, Request};
-use crate::mcp::protocol::{self, Message, RawJson, method};
-use crate::mcp::transport::{Loss, Sent, Transport};
+use crate::mcp::era::{Dialect, Outcome, Request};
+use crate::mcp::protocol::{Message, RawJson};
+use crate::mcp::transport::{Loss, Transport};
 use crate::model::status::{Implementation, Push, TransportKind};
 
 /// What a server said about itself when the link was opened.
@@ -62,7 +65,7 @@ impl Peer {
 }
 
 /// What has happened on a link since it was last asked.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent flags that are raised and taken together"
@@ -78,6 +81,10 @@ pub struct News {
     pub push: Option<Push>,
     /// A request met a fault that may mean that the server is gone.
     pub suspect: bool,
+    /// The server was asked for a sign of life, with this outcome.
+    pub pulse: Option<Pulse>,
+    /// Whether everything that the server offers is announced when it changes.
+    pub announces_all: Option<bool>,
 }
 
 /// The parts a link is made of.
@@ -117,7 +124,10 @@ pub struct Link {
     max_rounds: usize,
     request_timeout: Duration,
     running: Mutex<HashMap<CallId, Arc<Running>>>,
-    log_level: Mutex<Option<&'static str>>,
+    log_level: Mutex<Option<usize>>,
+    /// Requests of the server that are being answered, by their raw ids.
+    asked: Mutex<HashMap<String, CancellationToken>>,
+    last_heard: Mutex<Instant>,
     news: Mutex<News>,
     has_news: Notify,
     lost: CancellationToken,
@@ -141,12 +151,14 @@ impl Link {
             request_timeout: parts.request_timeout,
             running: Mutex::default(),
             log_level: Mutex::default(),
+            asked: Mutex::default(),
+            last_heard: Mutex::new(Clock.now()),
             news: Mutex::default(),
             has_news: Notify::new(),
             lost: CancellationToken::new(),
             cause: OnceLock::new(),
         });
-        link.tasks.spawn(serve_inbound(Arc::clone(&link), inbound));
+        link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
         if let Transport::Stdio(stdio) = &link.transport {
             let (link, stdio) = (Arc::clone(&link), Arc::clone(stdio));
             link.tasks.clone().spawn(async move {
@@ -216,10 +228,10 @@ impl Link {
         self.lost.cancel();
     }
 
-    /// Judges what a loss means for the link as a whole.
+    /// Judges what a loss means for the link as a whole. A server that seems to be gone is asked before it is given up:
+    /// one refused connection may only be a full backlog.
     fn note_loss(&self, loss: &Loss) {
-        let refused = loss.error.reason() == Reason::SignInRequired;
-        if refused || (loss.ends_connection() && loss.sent == Sent::No) {
+        if loss.error.reason() == Reason::SignInRequired || loss.session_gone() {
             self.report_lost(loss.error.clone());
         } else if matches!(
             loss.error.reason(),
@@ -227,6 +239,14 @@ impl Link {
         ) {
             self.report(|news| news.suspect = true);
         }
+    }
+
+    /// Something came from the server.
+    fn heard(&self) {
+        *self
+            .last_heard
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Clock.now();
     }
 
     pub(super) fn fresh_id(&self) -> u64 {
@@ -239,9 +259,11 @@ impl Link {
     /// `UPSTREAM_ERROR` with the server's error, or why there is no answer.
     pub async fn request(self: &Arc<Self>, request: &Request) -> Result<RawJson> {
         let answer = async {
-            let mut flight = self.send(request).await?;
+            let mut flight = self.send(request, self.fresh_id()).await?;
             loop {
-                match flight.exchange.next().await? {
+                let message = flight.exchange.next().await?;
+                self.heard();
+                match message {
                     Message::Response { outcome, .. } => {
                         flight.landed = true;
                         return Ok(outcome);
@@ -255,7 +277,16 @@ impl Link {
             () = self.closed.cancelled() => return Err(closed_error()),
         };
         match timed {
-            Ok(Ok(Ok(result))) => Ok(result),
+            Ok(Ok(Ok(result))) => match self.dialect.decode(result)? {
+                Outcome::Complete(result) => Ok(result),
+                Outcome::InputRequired(_) => Err(Error::new(
+                    Reason::UpstreamProtocol,
+                    format!(
+                        "the server asks for input during `{}`, which it may not",
+                        request.method
+                    ),
+                )),
+            },
             Ok(Ok(Err(rpc))) => Err(Error::upstream(rpc)),
             Ok(Err(loss)) => {
                 let loss: Loss = loss;
@@ -271,54 +302,6 @@ impl Link {
             )),
         }
     }
-
-    /// Handles a message that is no response: on the exchange of a call, or from elsewhere.
-    pub(super) fn receive(self: &Arc<Self>, message: Message, origin: Option<&Arc<Running>>) {
-        match message {
-            Message::Response { .. } => {} // to a request that is no longer waited for
-            Message::Notification { method, params } => {
-                self.notified(&method, params.unwrap_or(RawJson::EMPTY_OBJECT), origin);
-            }
-            Message::Request { id, method, params } => {
-                let link = Arc::clone(self);
-                let origin = origin.cloned();
-                self.tasks.spawn(async move {
-                    let params = params.unwrap_or(RawJson::EMPTY_OBJECT);
-                    let outcome = link.answer(&method, &params, origin).await;
-                    let body = protocol::encode_response(&id, &outcome);
-                    let headers = link.dialect.message_headers("");
-                    if let Err(loss) = link.transport.send(body, &headers).await {
-                        tracing::debug!(error = %loss.error, "an answer did not reach the server");
-                    }
-                });
-            }
-        }
-    }
-
-    fn notified(&self, method: &str, params: RawJson, origin: Option<&Arc<Running>>) {
-        match method {
-            method::TOOLS_CHANGED => self.report(|news| news.tools = true),
-            method::RESOURCES_CHANGED => self.report(|news| news.resources = true),
-            method::PROMPTS_CHANGED => self.report(|news| news.prompts = true),
-            method::ACKNOWLEDGED => self.report(|news| news.push = Some(Push::Open)),
-            method::PROGRESS => {
-                if let Some(call) = origin {
-                    call.tell(CallEvent::Progress(params));
-                }
-            }
-            method::LOG => {
-                if let Some(call) = origin {
-                    call.tell(CallEvent::Log(params));
-                    return;
-                }
-                let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-                for call in calls.values().filter(|call| call.wants_log) {
-                    call.tell(CallEvent::Log(params.clone()));
-                }
-            }
-            _ => tracing::debug!(method, "ignored a notification"),
-        }
-    }
 }
 
 fn closed_error() -> Error {
@@ -326,16 +309,4 @@ fn closed_error() -> Error {
         Reason::UpstreamUnreachable,
         "the connection to the server has ended",
     )
-}
-
-async fn serve_inbound(link: Arc<Link>, mut inbound: mpsc::Receiver<Message>) {
-    loop {
-        tokio::select! {
-            message = inbound.recv() => match message {
-                Some(message) => link.receive(message, None),
-                None => return,
-            },
-            () = link.closed.cancelled() => return,
-        }
-    }
 }

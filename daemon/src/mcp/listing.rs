@@ -1,14 +1,18 @@
 //! Walks the pages of a server's lists, within bounds (MCP 2026-07-28 server/utilities/pagination).
 
-use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::base::Deadline;
 use crate::catalog::Pages;
 use crate::error::Result;
 use crate::mcp::Settings;
 use crate::mcp::era::Request;
 use crate::mcp::link::Link;
 use crate::mcp::protocol::{RawJson, code};
+
+/// Bound on reading one list, over all its pages.
+const LONGEST_WALK: Duration = Duration::from_mins(2);
 
 /// Reads a list to its end, or to a bound, or to the first page that fails: what was read stays usable and the reason is
 /// noted. A server that does not know the method has an empty list (behaviour 91).
@@ -23,7 +27,7 @@ pub async fn read_list(
 ) -> Result<Pages> {
     let mut pages = Pages::default();
     let mut cursor: Option<RawJson> = None;
-    let mut seen = HashSet::new();
+    let end = Deadline::after(LONGEST_WALK);
     let mut bytes = 0_usize;
     for page in 0..settings.list_pages {
         let mut request = Request::new(method);
@@ -41,6 +45,7 @@ pub async fn read_list(
             }
             Err(error) if page == 0 => return Err(error),
             Err(error) => {
+                pages.broken = true;
                 pages.incomplete = Some(format!("page {} could not be read: {error}", page + 1));
                 return Ok(pages);
             }
@@ -69,11 +74,8 @@ pub async fn read_list(
             .get("nextCursor")
             .filter(|next| next.as_str() != "null");
         let Some(next) = next else { return Ok(pages) };
-        if !seen.insert(next.as_str().to_owned()) {
-            pages.incomplete = Some(format!(
-                "the server repeats the cursor of page {}",
-                page + 1
-            ));
+        if end.remaining().is_some_and(|left| left.is_zero()) {
+            pages.incomplete = Some(format!("reading took longer than {LONGEST_WALK:?}"));
             return Ok(pages);
         }
         cursor = Some(next);

@@ -17,7 +17,8 @@ use crate::inputs::Inputs;
 use crate::mcp::Settings;
 use crate::mcp::asker::Asker;
 use crate::mcp::era::{
-    self, Dialect, Frame, LEGACY_VERSIONS, META_SERVER, MODERN_VERSIONS, Request,
+    self, Dialect, Frame, LEGACY_VERSIONS, META_SERVER, MODERN_VERSIONS, NEWEST_LEGACY,
+    NEWEST_MODERN, Request,
 };
 use crate::mcp::link::{Link, LinkParts, Peer};
 use crate::mcp::protocol::{self, Message, RawJson, code, method};
@@ -52,8 +53,8 @@ pub struct Dialer {
 pub struct Opened {
     /// The link.
     pub link: Arc<Link>,
-    /// For the next time.
-    pub verdict: Verdict,
+    /// For the next time; `None` if the server was only too slow to be judged.
+    pub verdict: Option<Verdict>,
 }
 
 /// How a server answered the probe.
@@ -89,11 +90,10 @@ pub enum Judgement {
 /// Judges a server's era by its answer to `server/discover`. `first` is false on the second probe.
 #[must_use]
 pub fn judge(answer: ProbeAnswer, asked: &'static str, first: bool) -> Judgement {
-    let newest_legacy = LEGACY_VERSIONS.first().copied().unwrap_or_default();
     match answer {
         ProbeAnswer::Result(result) => match read_versions(result.get("supportedVersions")) {
             // Some legacy servers answer every method they do not know with an empty result.
-            None => Judgement::Legacy(newest_legacy),
+            None => Judgement::Legacy(NEWEST_LEGACY),
             Some(versions) => choose(&versions, asked).unwrap_or_else(|| no_common(&versions)),
         },
         ProbeAnswer::Rpc(error) if error.code == code::UNSUPPORTED_VERSION => {
@@ -124,7 +124,7 @@ pub fn judge(answer: ProbeAnswer, asked: &'static str, first: bool) -> Judgement
         ProbeAnswer::Rpc(_)
         | ProbeAnswer::Status(..)
         | ProbeAnswer::Garbage
-        | ProbeAnswer::Silence => Judgement::Legacy(newest_legacy),
+        | ProbeAnswer::Silence => Judgement::Legacy(NEWEST_LEGACY),
     }
 }
 
@@ -154,6 +154,12 @@ fn handshake_error(loss: Loss) -> Error {
         return Error::new(Reason::NotAnMcpServer, loss.error.message());
     }
     loss.error
+}
+
+/// Ids begin anywhere: on a server without sessions, one registration's `cancelled` must not hit another's request.
+fn first_id() -> u64 {
+    let bits = uuid::Uuid::new_v4().as_u128() & 0x7fff_ffff;
+    u64::try_from(bits).unwrap_or(0) + 1
 }
 
 fn connect_timeout(bound: Duration) -> Error {
@@ -211,11 +217,11 @@ impl Dialer {
                 return Err(with_stderr(error, &dial.transport));
             }
         };
-        let verdict = Verdict {
+        let verdict = agreed.certain.then(|| Verdict {
             era: agreed.dialect.era(),
             version: agreed.dialect.version().to_owned(),
             target: spec.target_fingerprint(),
-        };
+        });
         let parts = LinkParts {
             dialect: agreed.dialect,
             peer: agreed.peer,
@@ -227,7 +233,7 @@ impl Dialer {
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
         };
         let link = Link::start(parts, dial.inbound);
-        push::start(&link, self.settings.probe).await;
+        push::start(&link).await;
         Ok(Opened { link, verdict })
     }
 
@@ -257,7 +263,7 @@ impl Dialer {
         Ok(Dial {
             transport,
             inbound,
-            next_id: 1,
+            next_id: first_id(),
         })
     }
 
@@ -274,8 +280,9 @@ impl Dialer {
                 _ => self.discover(dial, spec, known).await,
             };
         }
-        if let Some(known) = known.filter(|known| known.era == Era::Legacy) {
-            match dial.initialize(spec, &known.version).await {
+        if known.is_some_and(|known| known.era == Era::Legacy) {
+            // The newest version is offered even if an older one was agreed before: the server may have learnt.
+            match dial.initialize(spec, NEWEST_LEGACY).await {
                 Ok(agreed) => return Ok(agreed),
                 // The server may have been upgraded: look again. Anything else is a failure of this attempt.
                 Err(error) if error.rpc().is_some() || error.reason() == Reason::NotAnMcpServer => {
@@ -297,12 +304,11 @@ impl Dialer {
             .protocol_version
             .as_deref()
             .or(known.map(|known| known.version.as_str()));
-        let newest = MODERN_VERSIONS.first().copied().unwrap_or_default();
         let mut version = MODERN_VERSIONS
             .iter()
             .copied()
             .find(|known| Some(*known) == wanted)
-            .unwrap_or(newest);
+            .unwrap_or(NEWEST_MODERN);
         let mut first = true;
         loop {
             let dialect = Dialect::new(Era::Modern, version, spec);
@@ -311,13 +317,18 @@ impl Dialer {
                 (&answer, &dial.transport),
                 (ProbeAnswer::Gone(_), Transport::Stdio(_))
             );
+            // A child that ignores what it does not know is silent by nature; an HTTP server may only be slow.
+            let silent = matches!(
+                (&answer, &dial.transport),
+                (ProbeAnswer::Silence, Transport::Http(_))
+            );
             let result = match &answer {
                 ProbeAnswer::Result(result) => Some(result.clone()),
                 _ => None,
             };
             // A child that dies of a message it does not know is a legacy server: start it once more for the handshake.
             let judgement = if respawn {
-                Judgement::Legacy(LEGACY_VERSIONS.first().copied().unwrap_or_default())
+                Judgement::Legacy(NEWEST_LEGACY)
             } else {
                 judge(answer, version, first)
             };
@@ -327,6 +338,7 @@ impl Dialer {
                     return Ok(Agreed {
                         dialect: Dialect::new(Era::Modern, agreed, spec),
                         peer,
+                        certain: true,
                     });
                 }
                 Judgement::AskAgain(other) => version = other,
@@ -343,7 +355,9 @@ impl Dialer {
                         *dial = self.dial(spec)?;
                         dial.next_id = next_id;
                     }
-                    return dial.initialize(spec, offer).await;
+                    let mut agreed = dial.initialize(spec, offer).await?;
+                    agreed.certain = !silent;
+                    return Ok(agreed);
                 }
                 Judgement::Fail(error) => return Err(error),
             }
@@ -363,6 +377,8 @@ struct Dial {
 struct Agreed {
     dialect: Dialect,
     peer: Peer,
+    /// Whether the era was found by an answer, as opposed to silence over HTTP.
+    certain: bool,
 }
 
 impl Dial {
@@ -457,12 +473,13 @@ impl Dial {
         Ok(Agreed {
             dialect,
             peer: peer_of(&result, Era::Legacy),
+            certain: true,
         })
     }
 
     /// One exchange of the handshake. Pings of the server are answered; nothing else may come yet.
     async fn ask(
-        &self,
+        &mut self,
         frame: Frame,
         handshake: bool,
     ) -> std::result::Result<std::result::Result<RawJson, RpcError>, Loss> {
@@ -473,7 +490,13 @@ impl Dial {
             _ => self.transport.request(frame).await?,
         };
         loop {
-            match exchange.next().await? {
+            let message = tokio::select! {
+                biased;
+                message = exchange.next() => message?,
+                // A child's requests come beside the exchange; over HTTP nothing does.
+                Some(message) = self.inbound.recv() => message,
+            };
+            match message {
                 Message::Response { outcome, .. } => return Ok(outcome),
                 Message::Request { id, method, .. } if method == method::PING => {
                     let pong = protocol::encode_response(&id, &Ok(RawJson::EMPTY_OBJECT));

@@ -78,6 +78,9 @@ pub mod code {
     pub const INTERNAL: i64 = -32603;
 }
 
+/// Key of `_meta` under which a notification names the subscription it belongs to.
+pub const META_SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
 /// Key of `_meta` under which a request asks for progress.
 pub const META_PROGRESS_TOKEN: &str = "progressToken";
 
@@ -306,19 +309,25 @@ pub fn parse(bytes: &Bytes) -> Result<Message, ParseError> {
     }
 }
 
-/// Takes a body apart that may be one message or a batch of them (MCP 2025-03-26 basic, batching).
+/// Takes a body apart that may be one message or a batch of them (MCP 2025-03-26 basic, batching). Elements of a batch
+/// that are no messages are left out.
 ///
 /// # Errors
-/// As [`parse`], for the first element that is not a message.
+/// As [`parse`], when there is no message at all.
 pub fn parse_all(bytes: &Bytes) -> Result<Vec<Message>, ParseError> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
         return parse(bytes).map(|message| vec![message]);
     }
     let elements: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(ParseError::NotJson)?;
-    elements
+    let parsed = elements
         .into_iter()
-        .map(|one| parse(&bytes.slice_ref(one.get().as_bytes())))
-        .collect()
+        .map(|one| parse(&bytes.slice_ref(one.get().as_bytes())));
+    let messages: Vec<Message> = parsed.filter_map(Result::ok).collect();
+    if messages.is_empty() {
+        Err(ParseError::NotAMessage)
+    } else {
+        Ok(messages)
+    }
 }
 
 fn rpc_error(error: &RawJson) -> RpcError {

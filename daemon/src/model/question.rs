@@ -1,4 +1,8 @@
-//! A question that a server asks in the middle of a call.
+//! A question that a server asks in the middle of a call, and the answer to it.
+//!
+//! Never prints the content of an answer.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +67,9 @@ pub struct Question {
     pub request: String,
 }
 
-/// An answer's action with its content (MCP schema `ElicitResult`).
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// An answer's action with its content (MCP schema `ElicitResult`). `Debug` prints stars for the content: it is between
+/// the person who answers and the server.
+#[derive(Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The user agrees; with a JSON object for a form, raw.
     Accept(Option<String>),
@@ -72,4 +77,27 @@ pub enum Answer {
     Decline,
     /// The user does not decide, or nobody can be asked any more.
     Cancel,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accept(None) => "Accept(None)",
+            Self::Accept(Some(_)) => "Accept(***)",
+            Self::Decline => "Decline",
+            Self::Cancel => "Cancel",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Answer;
+
+    #[test]
+    fn debug_does_not_show_content() {
+        let content = Answer::Accept(Some(r#"{"name":"Ada"}"#.to_owned()));
+        assert_eq!(format!("{content:?}"), "Accept(***)");
+        assert_eq!(format!("{:?}", Some(Answer::Decline)), "Some(Decline)");
+    }
 }

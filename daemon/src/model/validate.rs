@@ -68,7 +68,8 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     }
     check_count("spec.roots", spec.roots.len())?;
     for root in &spec.roots {
-        if !Url::parse(&root.uri).is_ok_and(|uri| uri.scheme() == "file") {
+        let is_file = root.uri.starts_with("file://") && Url::parse(&root.uri).is_ok();
+        if !is_file {
             return Err(Error::invalid(
                 "spec.roots.uri",
                 format!("`{}` is not a `file:` URI", root.uri),

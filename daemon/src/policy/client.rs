@@ -83,7 +83,14 @@ impl Policy {
                 return attempt.stop();
             };
             let to = attempt.url().clone();
-            let refusal = if to.origin() != from.origin() {
+            let status = attempt.status().as_u16();
+            let refusal = if !matches!(status, 307 | 308) {
+                // Others turn a POST into a GET, and a message would be lost on the way.
+                Some((
+                    format!("HTTP {status} does not keep the request; use the new URL instead"),
+                    None,
+                ))
+            } else if to.origin() != from.origin() {
                 Some((String::from("it leads to another origin"), None))
             } else if let Err(cause) = policy.check_url(&to) {
                 Some((cause.to_string(), Some(cause)))
@@ -126,7 +133,8 @@ pub fn blocked_cause(error: &reqwest::Error) -> Option<Error> {
 }
 
 /// A URL without what may be secret in it: user info, query and fragment.
-fn printable(url: &Url) -> String {
+#[must_use]
+pub fn printable(url: &Url) -> String {
     let mut url = url.clone();
     let query = url.query().is_some();
     url.set_query(None);

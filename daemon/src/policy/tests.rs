@@ -342,9 +342,9 @@ async fn redirects_stay_at_their_origin() {
     let names: &[(&str, &[&str])] = &[("a.example", &["127.0.0.1"]), ("b.example", &["127.0.0.1"])];
     for answer in [
         "HTTP/1.1 307 x\r\nlocation: http://b.example:PORT/?secret=1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        "HTTP/1.1 302 x\r\nlocation: http://10.0.0.1/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        "HTTP/1.1 302 x\r\nlocation: https://a.example:PORT/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-        "HTTP/1.1 302 x\r\nlocation: /again\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 307 x\r\nlocation: http://10.0.0.1/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 307 x\r\nlocation: https://a.example:PORT/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 307 x\r\nlocation: /again\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
     ] {
         let port = peer(answer).await;
         let client = client(&loopback, names);

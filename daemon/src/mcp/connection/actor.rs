@@ -14,17 +14,18 @@ use super::{Command, Live};
 use crate::base::{Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
-use crate::mcp::era::Request;
-use crate::mcp::link::{Link, News};
+use crate::mcp::link::{Link, News, Pulse};
 use crate::mcp::open::{Dialer, Opened};
-use crate::mcp::protocol::method;
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
 use crate::model::spec::ServerSpec;
 use crate::model::status::{
-    ConnectionState, Era, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
+    ConnectionState, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
 };
 use crate::store::Store;
 
+/// Signs of life in a row that must fail before a server is given up, and the pause between them.
+const SILENCES: u32 = 2;
+const PULSE_AGAIN: Duration = Duration::from_secs(1);
 /// Change notifications within this time lead to one reading of the list (behaviour 96).
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
@@ -55,6 +56,10 @@ pub(super) struct Actor {
     retry_due: Option<Instant>,
     next_ping: Option<Instant>,
     next_refresh: Option<Instant>,
+    /// A fault was seen that may mean that the server is gone.
+    suspected: bool,
+    /// Signs of life in a row that did not come.
+    silences: u32,
     refreshers: Vec<oneshot::Sender<()>>,
 }
 
@@ -96,6 +101,8 @@ impl Actor {
             retry_due: None,
             next_ping: None,
             next_refresh: None,
+            suspected: false,
+            silences: 0,
             refreshers: Vec::new(),
         }
     }
@@ -121,6 +128,11 @@ impl Actor {
                 Wake::Opened(Err(error)) => {
                     let fault = fault_of(&error);
                     self.note_failure(&error);
+                    self.refreshers.clear();
+                    if error.reason() == Reason::UpstreamTimeout {
+                        // What was found about the server before may no longer be so: look again.
+                        self.verdict = None;
+                    }
                     self.handle(Event::OpenFailed(fault)).await;
                 }
                 Wake::Listed(lists) => self.listed(lists).await,
@@ -201,7 +213,8 @@ impl Actor {
                 let _ = done.send(());
             }
             Command::Refresh(done) => {
-                if let State::Ready { attempt } = self.state {
+                if let State::Ready { attempt } | State::Discovering { attempt } = self.state {
+                    // A refresh wants what the server says now: a reading that runs already is superseded.
                     self.refreshers.push(done);
                     self.state = State::Discovering { attempt };
                     self.read_lists(Dirty::ALL);
@@ -333,10 +346,14 @@ impl Actor {
         self.status.capabilities = capabilities
             .map(|raw| raw.as_str().to_owned())
             .unwrap_or_default();
-        tracing::info!(era = ?verdict.era, version = %verdict.version, "connected");
-        self.verdict = Some(verdict);
+        tracing::info!(era = ?link.dialect.era(), version = link.dialect.version(), "connected");
+        if verdict.is_some() {
+            self.verdict = verdict;
+        }
+        self.silences = 0;
         self.link = Some(link);
-        self.next_ping = Clock.now().checked_add(self.dialer.settings.liveness);
+        self.next_ping = soon(self.dialer.settings.liveness);
+        self.next_refresh = soon(self.dialer.settings.list_refresh);
         self.handle(Event::Opened).await;
     }
 
@@ -370,19 +387,35 @@ impl Actor {
 
     async fn news(&mut self, news: News) {
         if let Some(push) = news.push {
-            let pushes = push == Push::Open;
-            let pause = self.dialer.settings.list_refresh;
-            self.next_refresh = if pushes {
-                None
-            } else {
-                Clock.now().checked_add(pause)
-            };
+            // Lists are read again from time to time unless the server announces every change of them.
+            let announced = push == Push::Open && news.announces_all == Some(true);
+            if announced {
+                self.next_refresh = None;
+            } else if self.next_refresh.is_none() {
+                self.next_refresh = soon(self.dialer.settings.list_refresh);
+            }
             if self.status.push != push {
                 self.status.push = push;
                 self.publish().await;
             }
         }
+        match news.pulse {
+            None => {}
+            Some(Pulse::Alive) => self.silences = 0,
+            Some(Pulse::Silent(error)) => {
+                self.silences += 1;
+                if self.silences >= SILENCES {
+                    return self.lost(&error).await;
+                }
+                self.next_ping = Clock.now().checked_add(PULSE_AGAIN);
+            }
+            Some(Pulse::Changed(error)) => {
+                self.verdict = None;
+                return self.lost(&error).await;
+            }
+        }
         if news.suspect {
+            self.suspected = true;
             self.next_ping = Some(Clock.now());
         }
         let changed = Dirty {
@@ -415,51 +448,22 @@ impl Actor {
             }
         }
         if due(&mut self.next_refresh) {
-            self.next_refresh = now.checked_add(self.dialer.settings.list_refresh);
+            self.next_refresh = soon(self.dialer.settings.list_refresh);
             if self.listing.is_none() {
                 self.read_lists(Dirty::ALL);
             }
         }
         if due(&mut self.next_ping) {
-            self.next_ping = now.checked_add(self.dialer.settings.liveness);
-            self.ping();
-        }
-    }
-
-    /// Asks an HTTP server for a sign of life; any answer is one. A child's end is seen without asking.
-    fn ping(&self) {
-        let Some(link) = self.link.clone() else {
-            return;
-        };
-        if link.transport.kind() != TransportKind::StreamableHttp {
-            return;
-        }
-        let bound = self.dialer.settings.probe;
-        link.tasks.clone().spawn(async move {
-            let request = match link.dialect.era() {
-                Era::Modern => Request::new(method::DISCOVER),
-                Era::Legacy => Request::new(method::PING),
-            };
-            let answer = tokio::select! {
-                answer = tokio::time::timeout(bound, link.request(&request)) => answer,
-                () = link.closed.cancelled() => return,
-            };
-            match answer {
-                Ok(Err(error))
-                    if matches!(
-                        error.reason(),
-                        Reason::UpstreamUnreachable | Reason::OutcomeUnknown
-                    ) =>
-                {
-                    link.report_lost(error);
-                }
-                Err(_) => link.report_lost(Error::new(
-                    Reason::UpstreamUnreachable,
-                    format!("the server gave no sign of life within {bound:?}"),
-                )),
-                _ => {}
+            let interval = self.dialer.settings.liveness;
+            self.next_ping = soon(interval);
+            let suspected = std::mem::take(&mut self.suspected) || self.silences > 0;
+            if let Some(link) = &self.link
+                && link.transport_kind() == TransportKind::StreamableHttp
+                && (suspected || link.is_quiet(interval / 2))
+            {
+                link.feel_pulse(self.dialer.settings.probe);
             }
-        });
+        }
     }
 
     /// Shows the current status to handles.
@@ -483,7 +487,7 @@ impl Actor {
             self.status.stderr_tail = link.stderr_tail();
         }
         self.show();
-        if self.status == self.published {
+        if comparable(&self.status) == comparable(&self.published) {
             return;
         }
         self.published = self.status.clone();
@@ -495,6 +499,28 @@ impl Actor {
             tracing::error!(%error, "a status could not be stored");
         }
     }
+}
+
+/// A status without what changes all the time and is no news: apps read it with GetServer.
+fn comparable(status: &ServerStatus) -> ServerStatus {
+    let mut status = status.clone();
+    for list in [
+        &mut status.tools,
+        &mut status.resources,
+        &mut status.resource_templates,
+        &mut status.prompts,
+    ] {
+        list.fetched = None;
+    }
+    status.stderr_tail.clear();
+    status
+}
+
+/// About this long from now, so that many servers are not all asked at the same time.
+fn soon(interval: Duration) -> Option<Instant> {
+    Clock
+        .now()
+        .checked_add(interval.mul_f64(0.75 + jitter() / 2.0))
 }
 
 /// Whether the same link serves both registrations.

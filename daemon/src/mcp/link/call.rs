@@ -2,6 +2,7 @@
 //!
 //! A call runs in its caller's task and is sent again by nobody here.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -11,12 +12,29 @@ use tokio_util::sync::CancellationToken;
 use super::patience::Patience;
 use super::{Link, closed_error};
 use crate::base::{CallId, Deadline, ElicitationId};
-use crate::error::{Error, Reason, Result, RpcError};
-use crate::mcp::asker::Asker;
+use crate::error::{Error, Reason, Result};
 use crate::mcp::era::{InputRequired, Outcome, Request};
 use crate::mcp::protocol::{Message, ObjectWriter, RawJson, code, method};
 use crate::mcp::transport::{Loss, Sent};
 use crate::model::status::Era;
+
+/// Levels of log messages, least severe first (RFC 5424).
+const LEVELS: [&str; 8] = [
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+];
+/// Shortest and longest pause before a server that only wants to be asked again is asked again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+fn rank(level: &str) -> Option<usize> {
+    LEVELS.iter().position(|known| *known == level)
+}
 
 /// What an app can watch while a call runs.
 #[derive(Clone, Debug)]
@@ -49,15 +67,24 @@ pub struct CallOptions {
 pub struct CallFailure {
     /// What the app is told.
     pub error: Error,
-    /// The server refused the call because our session is gone: it had no effect and may be made again on a new link.
-    pub session_gone: bool,
+    /// Whether and how the call may be made again: it had no effect.
+    pub repeat: Option<Repeat>,
+}
+
+/// Why a call had no effect and may be made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Repeat {
+    /// The server refused it because our session is gone: on a new link.
+    OnNewLink,
+    /// The server refused it because mirrored headers did not match: with fresh tool definitions.
+    WithFreshTools,
 }
 
 impl From<Error> for CallFailure {
     fn from(error: Error) -> Self {
         Self {
             error,
-            session_gone: false,
+            repeat: None,
         }
     }
 }
@@ -67,11 +94,14 @@ impl From<Error> for CallFailure {
 pub struct Running {
     /// Its id.
     pub call_id: CallId,
-    pub(super) wants_log: bool,
+    /// Index of the least severe level that it wants, see [`LEVELS`].
+    log_rank: Option<usize>,
+    /// Id of its request that is under way.
+    request_id: AtomicU64,
     events: Option<mpsc::Sender<CallEvent>>,
     /// Questions that are open: while there are any, the server's time does not run.
     questions: watch::Sender<usize>,
-    over: CancellationToken,
+    pub(super) over: CancellationToken,
 }
 
 impl Running {
@@ -83,6 +113,28 @@ impl Running {
         }
     }
 
+    /// Hands a log message on, if it is severe enough for what the call asked for.
+    pub(super) fn log(&self, params: RawJson) {
+        let level = params.get("level").and_then(|level| level.read::<String>());
+        let level = level.and_then(|level| rank(&level));
+        if self
+            .log_rank
+            .is_some_and(|wanted| level.is_none_or(|level| level >= wanted))
+        {
+            self.tell(CallEvent::Log(params));
+        }
+    }
+
+    /// The server is at work: its silence begins anew.
+    pub(super) fn sign_of_life(&self) {
+        self.questions.send_modify(|_| {});
+    }
+
+    /// Id of the request that is under way; its progress token.
+    pub(super) fn request_id(&self) -> u64 {
+        self.request_id.load(Ordering::Relaxed)
+    }
+
     pub(super) fn tell(&self, event: CallEvent) {
         if let Some(events) = &self.events {
             let _ = events.try_send(event);
@@ -92,10 +144,10 @@ impl Running {
 
 /// Stops the clocks of calls while a human is asked; dropping it lets them run on.
 #[derive(Debug)]
-struct Pause(Vec<Arc<Running>>);
+pub(super) struct Pause(Vec<Arc<Running>>);
 
 impl Pause {
-    fn new(calls: Vec<Arc<Running>>) -> Self {
+    pub(super) fn new(calls: Vec<Arc<Running>>) -> Self {
         for call in &calls {
             call.questions.send_modify(|open| *open += 1);
         }
@@ -132,39 +184,73 @@ impl Link {
             .retry_after(Duration::from_secs(1))
             .into());
         };
-        self.raise_log_level(&request).await;
+        let level = self.raise_log_level(request.log_level);
+        tokio::select! {
+            () = level => {}
+            () = options.deadline.elapsed() => return Err(deadline_over().into()),
+        }
         let call = self.enter(&request, options);
         let mut patience = Patience::new(options);
         let fixed = request.params.len();
-        for _ in 0..=self.max_rounds {
+        let (mut rounds, mut waits) = (0, 0);
+        loop {
+            let first = rounds == 0 && waits == 0;
             let result = self
-                .round(&request, &call.running, &mut patience, options.deadline)
+                .round(
+                    &request,
+                    &call.running,
+                    &mut patience,
+                    options.deadline,
+                    first,
+                )
                 .await?;
-            match self.dialect.decode(result)? {
+            let asked = match self.dialect.decode(result)? {
                 Outcome::Complete(result) => return Ok(result),
-                Outcome::InputRequired(asked) => {
-                    let answers = self
-                        .answer_all(&asked, &call.running, options.deadline)
-                        .await?;
-                    request.params.truncate(fixed);
-                    request
-                        .params
-                        .extend(answers.map(|answers| ("inputResponses", answers)));
-                    request
-                        .params
-                        .extend(asked.state.map(|state| ("requestState", state)));
-                    patience.sign_of_life();
-                }
+                Outcome::InputRequired(asked) => asked,
+            };
+            if asked.requests.is_empty() {
+                // The server only wants to be asked again, for example while the user is elsewhere: not all at once.
+                self.wait(waits, &mut patience, options.deadline).await?;
+                waits += 1;
+            } else if rounds == self.max_rounds {
+                return Err(Error::new(
+                    Reason::UpstreamProtocol,
+                    format!(
+                        "the server asked for more input {} times (limits.rounds)",
+                        rounds + 1
+                    ),
+                )
+                .into());
+            } else {
+                rounds += 1;
             }
+            let answers = self
+                .answer_all(&asked, &call.running, options.deadline)
+                .await?;
+            request.params.truncate(fixed);
+            request
+                .params
+                .extend(answers.map(|answers| ("inputResponses", answers)));
+            request
+                .params
+                .extend(asked.state.map(|state| ("requestState", state)));
+            patience.sign_of_life();
         }
-        Err(Error::new(
-            Reason::UpstreamProtocol,
-            format!(
-                "the server asked for more input {} times (limits.rounds)",
-                self.max_rounds + 1
-            ),
-        )
-        .into())
+    }
+
+    /// A pause before the server is asked again, longer each time; the call's clock runs.
+    async fn wait(&self, waits: u32, patience: &mut Patience, deadline: Deadline) -> Result<()> {
+        let pause = AGAIN.0.saturating_mul(1 << waits.min(8)).min(AGAIN.1);
+        patience.sign_of_life();
+        patience.run(true);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = patience.exhausted() => return Err(patience.error()),
+            () = deadline.elapsed() => return Err(deadline_over()),
+            () = self.closed.cancelled() => return Err(closed_error()),
+        }
+        patience.run(false);
+        Ok(())
     }
 
     /// One request with its answer.
@@ -174,18 +260,22 @@ impl Link {
         running: &Arc<Running>,
         patience: &mut Patience,
         deadline: Deadline,
+        first: bool,
     ) -> std::result::Result<RawJson, CallFailure> {
         let mut questions = running.questions.subscribe();
         let attempt = async {
-            let mut flight = self.send(request).await?;
+            let id = self.fresh_id();
+            running.request_id.store(id, Ordering::Relaxed);
+            let mut flight = self.send(request, id).await?;
             loop {
                 let message = flight.exchange.next().await?;
+                self.heard();
                 if let Message::Response { outcome, .. } = message {
                     flight.landed = true;
                     return Ok(outcome);
                 }
                 self.receive(message, Some(running));
-                running.questions.send_modify(|_| {}); // a sign of life: re-arm the idle clock
+                running.sign_of_life();
             }
         };
         tokio::pin!(attempt);
@@ -201,7 +291,7 @@ impl Link {
                     return match answer {
                         Ok(Ok(result)) => Ok(result),
                         Ok(Err(rpc)) => Err(Error::upstream(rpc).into()),
-                        Err(loss) => Err(self.failure(loss)),
+                        Err(loss) => Err(self.failure(loss, first)),
                     };
                 }
                 changed = questions.changed() => {
@@ -211,39 +301,55 @@ impl Link {
                 }
                 () = patience.exhausted(), if !paused => return Err(patience.error().into()),
                 () = deadline.elapsed() => {
-                    return Err(Error::new(Reason::DeadlineExceeded, "the deadline of the call is over").into());
+                    return Err(deadline_over().into());
                 }
                 () = self.closed.cancelled() => return Err(lost_call(&closed_error()).into()),
             }
         }
     }
 
-    fn failure(&self, loss: Loss) -> CallFailure {
+    fn failure(&self, loss: Loss, first: bool) -> CallFailure {
         self.note_loss(&loss);
-        let session_gone = loss
+        let rpc = loss
             .refusal
             .as_ref()
-            .is_some_and(|refusal| refusal.session_gone);
+            .and_then(|refusal| refusal.rpc.as_ref());
+        if rpc.is_some_and(|rpc| rpc.code == code::UNSUPPORTED_VERSION) {
+            self.report(|news| news.suspect = true);
+        }
+        // A modern HTTP server checks headers before it looks at the call, and says so with 400.
+        let mismatch = self.dialect.era() == Era::Modern
+            && loss
+                .refusal
+                .as_ref()
+                .is_some_and(|refusal| refusal.status == 400)
+            && rpc.is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
+        let repeat = if loss.sent == Sent::Maybe {
+            None
+        } else if loss.session_gone() {
+            Some(Repeat::OnNewLink)
+        } else {
+            (mismatch && first).then_some(Repeat::WithFreshTools)
+        };
+        // Whatever is not an answer leaves it open what the server did.
         let unclear = matches!(
             loss.error.reason(),
-            Reason::UpstreamUnreachable | Reason::OutcomeUnknown
+            Reason::UpstreamUnreachable | Reason::OutcomeUnknown | Reason::NotAnMcpServer
         );
         let error = if loss.sent == Sent::Maybe && unclear {
             lost_call(&loss.error)
         } else {
             loss.error
         };
-        CallFailure {
-            error,
-            session_gone,
-        }
+        CallFailure { error, repeat }
     }
 
     /// Registers a call for as long as the returned value lives.
     fn enter(self: &Arc<Self>, request: &Request, options: &CallOptions) -> Entered {
         let running = Arc::new(Running {
             call_id: options.call_id.clone(),
-            wants_log: request.log_level.is_some(),
+            log_rank: request.log_level.and_then(rank),
+            request_id: AtomicU64::new(0),
             events: options.events.clone(),
             questions: watch::Sender::new(0),
             over: CancellationToken::new(),
@@ -257,37 +363,30 @@ impl Link {
     }
 
     /// Legacy servers have one log level per session: it only ever becomes more talkative.
-    async fn raise_log_level(self: &Arc<Self>, request: &Request) {
-        const LEVELS: [&str; 8] = [
-            "debug",
-            "info",
-            "notice",
-            "warning",
-            "error",
-            "critical",
-            "alert",
-            "emergency",
-        ];
-        let Some(wanted) = request.log_level else {
+    async fn raise_log_level(self: &Arc<Self>, wanted: Option<&'static str>) {
+        let Some((level, wanted)) = wanted.and_then(|level| Some((level, rank(level)?))) else {
             return;
         };
         if self.dialect.era() != Era::Legacy || !self.peer.has("logging") {
             return;
         }
-        let rank = |level: &str| LEVELS.iter().position(|known| *known == level);
-        {
+        let before = {
             let mut current = self
                 .log_level
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            if current.is_some_and(|current| rank(current) <= rank(wanted)) {
+            if current.is_some_and(|current| current <= wanted) {
                 return;
             }
-            *current = Some(wanted);
-        }
-        let set = Request::new(method::SET_LEVEL).param("level", RawJson::encode(wanted));
+            current.replace(wanted)
+        };
+        let set = Request::new(method::SET_LEVEL).param("level", RawJson::encode(level));
         if let Err(error) = self.request(&set).await {
             tracing::debug!(%error, "the server did not take the log level");
+            *self
+                .log_level
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = before;
         }
     }
 
@@ -331,55 +430,10 @@ impl Link {
         }
         Ok(Some(responses.finish()))
     }
-
-    /// Answers one request of the server.
-    pub(super) async fn answer(
-        &self,
-        method: &str,
-        params: &RawJson,
-        origin: Option<Arc<Running>>,
-    ) -> std::result::Result<RawJson, RpcError> {
-        if method == method::PING {
-            return Ok(RawJson::EMPTY_OBJECT);
-        }
-        if method != method::ELICIT {
-            return self.asker.answer_without_asking(method);
-        }
-        // A request on a shared stream does not say which call it is about: with one call running it is that one.
-        let calls: Vec<_> = if let Some(call) = origin {
-            vec![call]
-        } else {
-            let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            calls.values().cloned().collect()
-        };
-        let call = if let [call] = calls.as_slice() {
-            Some(Arc::clone(call))
-        } else {
-            None
-        };
-        let over = call
-            .as_ref()
-            .map(|call| call.over.clone())
-            .unwrap_or_default();
-        let _pause = Pause::new(calls);
-        let mut ticket = self.asker.ask(params, call.as_deref()).await?;
-        tokio::select! {
-            answer = ticket.answered() => Ok(Asker::encode(answer)),
-            () = self.closed.cancelled() => {
-                ticket.void();
-                Err(cancelled("the connection has ended"))
-            }
-            () = over.cancelled() => Err(cancelled("the call has ended")),
-        }
-    }
 }
 
-fn cancelled(message: &str) -> RpcError {
-    RpcError {
-        code: code::INTERNAL,
-        message: message.to_owned(),
-        data: None,
-    }
+fn deadline_over() -> Error {
+    Error::new(Reason::DeadlineExceeded, "the deadline of the call is over")
 }
 
 fn lost_call(cause: &Error) -> Error {

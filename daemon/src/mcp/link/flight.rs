@@ -6,7 +6,7 @@ use super::Link;
 use crate::mcp::era::Request;
 use crate::mcp::protocol::{self, ObjectWriter, method};
 use crate::mcp::transport::{Exchange, Loss, Transport};
-use crate::model::status::Era;
+use crate::model::status::{Era, TransportKind};
 
 /// A request under way; giving it up tells the server.
 pub(super) struct Flight {
@@ -58,21 +58,25 @@ impl Link {
     pub(super) async fn send(
         self: &Arc<Self>,
         request: &Request,
+        id: u64,
     ) -> std::result::Result<Flight, Loss> {
-        let id = self.fresh_id();
         let frame = self.dialect.encode(request, id);
+        // A child has not seen a request that still waits for its turn; over HTTP it may be on its way already.
+        let armed = self.transport_kind() == TransportKind::StreamableHttp;
         let mut guard = Guard {
             link: Arc::clone(self),
             id,
-            armed: true,
+            armed,
         };
-        let exchange = self.transport.request(frame).await;
-        match exchange {
-            Ok(exchange) => Ok(Flight {
-                exchange,
-                guard,
-                landed: false,
-            }),
+        match self.transport.request(frame).await {
+            Ok(exchange) => {
+                guard.armed = true;
+                Ok(Flight {
+                    exchange,
+                    guard,
+                    landed: false,
+                })
+            }
             Err(loss) => {
                 guard.armed = false;
                 Err(loss)

@@ -22,16 +22,18 @@ use crate::mcp::protocol::{self, Message};
 use crate::mcp::transport::sse;
 use crate::mcp::transport::{Loss, Refusal, Sent};
 use crate::model::spec::HttpSpec;
-use crate::policy::{Policy, blocked_cause};
+use crate::policy::{Policy, blocked_cause, printable};
 
 /// Longest pause that a server may impose with `retry:`.
-const MAX_RETRY: Duration = Duration::from_mins(1);
+const MAX_RETRY: Duration = Duration::from_mins(10);
 /// Pause before a stream is resumed when the server names none.
 const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 /// Resumptions in a row that bring no new event before an exchange is given up.
 const MAX_IDLE_RESUMES: u32 = 5;
 /// How much of a foreign error body is shown.
 const EXCERPT: usize = 200;
+/// How long an error body may take.
+const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an error body that are read to find a JSON-RPC error in it.
 const ERROR_BODY: usize = 64 * 1024;
 
@@ -40,6 +42,8 @@ const ERROR_BODY: usize = 64 * 1024;
 pub struct Http {
     client: Client,
     url: Url,
+    /// The URL without its query, which may hold a key.
+    shown: String,
     headers: HeaderMap,
     session: RwLock<Option<HeaderValue>>,
     version: RwLock<Option<HeaderValue>>,
@@ -63,6 +67,7 @@ impl Http {
         Ok(Self {
             client,
             url: spec.url.clone(),
+            shown: printable(&spec.url),
             headers: custom_headers(spec)?,
             session: RwLock::default(),
             version: RwLock::default(),
@@ -118,7 +123,7 @@ impl Http {
     /// Sends a request; see [`Transport::request`](super::Transport::request).
     pub(super) async fn request(self: &Arc<Self>, frame: Frame) -> Result<HttpExchange, Loss> {
         let response = self.post(frame.body, &frame.headers).await?;
-        self.exchange(response).await
+        self.exchange(frame.id, response).await
     }
 
     /// Sends the legacy handshake. The session id in its answer is used from then on; no other answer can set one.
@@ -132,16 +137,18 @@ impl Http {
             session.set_sensitive(true);
             session
         });
-        let exchange = self.exchange(response).await?;
+        let exchange = self.exchange(frame.id, response).await?;
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
         Ok(exchange)
     }
 
-    async fn exchange(self: &Arc<Self>, response: Response) -> Result<HttpExchange, Loss> {
+    async fn exchange(self: &Arc<Self>, id: u64, response: Response) -> Result<HttpExchange, Loss> {
         let mut exchange = HttpExchange {
             http: Arc::clone(self),
+            id,
             ready: VecDeque::new(),
             stream: None,
+            resumed_from: None,
             idle_resumes: 0,
         };
         if is_event_stream(&response) {
@@ -154,7 +161,7 @@ impl Http {
                     Reason::NotAnMcpServer,
                     format!(
                         "{} answered with something that is not MCP ({cause}): `{excerpt}`",
-                        self.url
+                        self.shown
                     ),
                 ))
             })?;
@@ -196,7 +203,7 @@ impl Http {
         if !is_event_stream(&response) {
             return Err(Loss::not_sent(Error::new(
                 Reason::NotSupported,
-                format!("{} answered GET without an event stream", self.url),
+                format!("{} answered GET without an event stream", self.shown),
             )));
         }
         Ok(self.event_stream(response))
@@ -238,7 +245,7 @@ impl Http {
                     Reason::MessageTooLarge,
                     format!(
                         "an answer of {} is larger than {limit} bytes (limits.message_bytes)",
-                        self.url
+                        self.shown
                     ),
                 )));
             }
@@ -257,7 +264,7 @@ impl Http {
         } else {
             Sent::Maybe
         };
-        let message = format!("{} cannot be reached: {}", self.url, root_cause(error));
+        let message = format!("{} cannot be reached: {}", self.shown, root_cause(error));
         Loss {
             error: Error::new(Reason::UpstreamUnreachable, message),
             sent,
@@ -267,9 +274,10 @@ impl Http {
 
     async fn refusal(&self, response: Response, had_session: bool) -> Loss {
         let status = response.status();
-        let body = self
-            .read_body(response, ERROR_BODY)
-            .await
+        // The status says enough; a body that does not come is not waited for.
+        let body = tokio::time::timeout(ERROR_PATIENCE, self.read_body(response, ERROR_BODY)).await;
+        let body = body
+            .unwrap_or_else(|_| Ok(Bytes::new()))
             .unwrap_or_default();
         let rpc = match protocol::parse(&body) {
             Ok(Message::Response {
@@ -279,7 +287,7 @@ impl Http {
             _ => None,
         };
         let session_gone = had_session && status == StatusCode::NOT_FOUND;
-        let error = refusal_error(&self.url, status, rpc.as_ref(), &body, session_gone);
+        let error = refusal_error(&self.shown, status, rpc.as_ref(), &body, session_gone);
         // A gateway's 5xx does not tell whether the server behind it has seen the request.
         let sent = if status.is_server_error() {
             Sent::Maybe
@@ -332,7 +340,7 @@ pub fn custom_headers(spec: &HttpSpec) -> Result<HeaderMap, Error> {
 }
 
 fn refusal_error(
-    url: &Url,
+    url: &str,
     status: StatusCode,
     rpc: Option<&RpcError>,
     body: &Bytes,
@@ -420,8 +428,10 @@ impl std::fmt::Debug for EventStream {
 /// Why a stream of events ended.
 #[derive(Debug)]
 pub enum StreamEnd {
-    /// The server closed it, or the connection broke: it may be resumed.
+    /// The server closed it: it may be resumed.
     Closed,
+    /// The connection broke: it may be resumed.
+    Broken,
     /// The server sent more than it may.
     TooLarge(Error),
 }
@@ -436,8 +446,10 @@ impl EventStream {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
             }
-            let Some(Ok(chunk)) = self.body.next().await else {
-                return Err(StreamEnd::Closed);
+            let chunk = match self.body.next().await {
+                Some(Ok(chunk)) => chunk,
+                Some(Err(_)) => return Err(StreamEnd::Broken),
+                None => return Err(StreamEnd::Closed),
             };
             let events = self.parser.push(&chunk).map_err(|too_large| {
                 StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, too_large.to_string()))
@@ -468,40 +480,53 @@ impl EventStream {
 #[derive(Debug)]
 pub struct HttpExchange {
     http: Arc<Http>,
+    id: u64,
     ready: VecDeque<Message>,
     stream: Option<EventStream>,
+    /// The event behind which it was last resumed.
+    resumed_from: Option<String>,
+    /// Resumptions in a row behind the same event.
     idle_resumes: u32,
 }
 
 impl HttpExchange {
-    /// The next message; see [`Exchange::next`](super::Exchange::next).
+    /// The next message; see [`Exchange::next`](super::Exchange::next). Answers to other requests are not ours: a server
+    /// that puts them here is not believed.
     ///
     /// # Errors
     /// [`Loss`] when the answer ends without a response and cannot be resumed.
     pub async fn next(&mut self) -> Result<Message, Loss> {
         loop {
             if let Some(message) = self.ready.pop_front() {
-                return Ok(message);
+                match &message {
+                    Message::Response {
+                        id: Some(other), ..
+                    } if *other != self.id => {
+                        tracing::debug!(id = other, "skipped the answer to another request");
+                    }
+                    _ => return Ok(message),
+                }
+                continue;
             }
             let Some(stream) = &mut self.stream else {
-                return Err(self.ended());
+                return Err(self.ended("it has no result"));
             };
             match stream.next().await {
                 Ok(message) => {
                     self.idle_resumes = 0;
-                    return Ok(message);
+                    self.ready.push_back(message);
                 }
                 Err(StreamEnd::TooLarge(error)) => return Err(Loss::maybe_sent(error)),
-                Err(StreamEnd::Closed) => self.resume().await?,
+                Err(StreamEnd::Closed | StreamEnd::Broken) => self.resume().await?,
             }
         }
     }
 
-    /// Re-opens a broken stream where it broke off. Only legacy servers send event ids that mean anything: modern ones
-    /// do not answer GET, so a modern stream without its response ends here.
+    /// Re-opens a broken stream where it broke off (MCP 2025-11-25 basic/transports, "Resumability"). Only legacy servers
+    /// can: a modern stream without its response ends here. Whatever comes of it, the request was sent.
     async fn resume(&mut self) -> Result<(), Loss> {
         let Some(stream) = &self.stream else {
-            return Err(self.ended());
+            return Err(self.ended("it has no result"));
         };
         let legacy = self
             .http
@@ -510,32 +535,53 @@ impl HttpExchange {
             .unwrap_or_else(PoisonError::into_inner)
             .is_some();
         let (Some(id), true) = (stream.last_event_id().map(str::to_owned), legacy) else {
-            return Err(self.ended());
+            return Err(self.ended("the stream ended before the result"));
         };
-        self.idle_resumes += 1;
-        if self.idle_resumes > MAX_IDLE_RESUMES {
-            return Err(self.ended());
-        }
         let retry = stream.retry();
-        tokio::time::sleep(retry).await;
-        match self.http.open_stream(Some(&id)).await {
-            Ok(mut resumed) => {
-                // A resumed stream that breaks before its first id goes on from the same place.
-                resumed.parser.inherit(id, retry);
-                self.stream = Some(resumed);
-                Ok(())
+        if self.resumed_from.as_ref() != Some(&id) {
+            // The server is getting on: it only ends its connections early, as it may.
+            self.idle_resumes = 0;
+            self.resumed_from = Some(id.clone());
+        }
+        loop {
+            self.idle_resumes += 1;
+            if self.idle_resumes > MAX_IDLE_RESUMES {
+                return Err(
+                    self.ended("the stream was resumed again and again and brought nothing")
+                );
             }
-            Err(loss) => Err(Loss {
-                sent: Sent::Maybe,
-                ..loss
-            }),
+            tokio::time::sleep(retry).await;
+            match self.http.open_stream(Some(&id)).await {
+                Ok(mut resumed) => {
+                    // A resumed stream that breaks before its first event goes on from the same place.
+                    resumed.parser.inherit(id, retry);
+                    self.stream = Some(resumed);
+                    return Ok(());
+                }
+                Err(loss) if is_passing(&loss) => {
+                    tracing::debug!(error = %loss.error, "a stream cannot be resumed yet");
+                }
+                Err(loss) => {
+                    return Err(
+                        self.ended(&format!("the stream cannot be resumed: {}", loss.error))
+                    );
+                }
+            }
         }
     }
 
-    fn ended(&self) -> Loss {
+    fn ended(&self, why: &str) -> Loss {
         Loss::maybe_sent(Error::new(
             Reason::OutcomeUnknown,
-            format!("{} closed the answer before the result", self.http.url),
+            format!("{} gave no complete answer: {why}", self.http.shown),
         ))
+    }
+}
+
+/// Whether another attempt may succeed: the server cannot be reached, or something before it is overloaded.
+fn is_passing(loss: &Loss) -> bool {
+    match &loss.refusal {
+        Some(refusal) => matches!(refusal.status, 408 | 425 | 429) || refusal.status >= 500,
+        None => loss.error.reason() == Reason::UpstreamUnreachable,
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::error::{Error, Reason, RpcError};
+use crate::error::{Error, RpcError};
 use crate::mcp::era::Frame;
 use crate::mcp::protocol::Message;
 use crate::model::status::TransportKind;
@@ -56,13 +56,14 @@ impl Loss {
         }
     }
 
-    /// Whether the connection as a whole is gone, as opposed to this one exchange.
+    /// Whether the server refused the request because it no longer knows our session. The request had no effect.
     #[must_use]
-    pub fn ends_connection(&self) -> bool {
-        match &self.refusal {
-            Some(refusal) => refusal.session_gone,
-            None => self.error.reason() == Reason::UpstreamUnreachable,
-        }
+    pub fn session_gone(&self) -> bool {
+        self.sent == Sent::No
+            && self
+                .refusal
+                .as_ref()
+                .is_some_and(|refusal| refusal.session_gone)
     }
 }
 

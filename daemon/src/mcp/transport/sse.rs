@@ -29,6 +29,8 @@ pub struct Parser {
     kind: String,
     after_cr: bool,
     at_start: bool,
+    /// The `id:` of the event that is being read; it counts once that event is complete.
+    id: Option<String>,
     last_event_id: Option<String>,
     retry: Option<Duration>,
 }
@@ -45,12 +47,14 @@ impl Parser {
             kind: String::new(),
             after_cr: false,
             at_start: true,
+            id: None,
             last_event_id: None,
             retry: None,
         }
     }
 
-    /// The last `id:` that was seen, for `Last-Event-ID`. An empty `id:` clears it.
+    /// The id of the last complete event, for `Last-Event-ID`: what came of a broken event has to come again. An empty
+    /// `id:` clears it.
     #[must_use]
     pub fn last_event_id(&self) -> Option<&str> {
         self.last_event_id.as_deref()
@@ -134,7 +138,7 @@ impl Parser {
             b"event" => self.kind = String::from_utf8_lossy(value).into_owned(),
             b"id" if !value.contains(&0) => {
                 let id = String::from_utf8_lossy(value).into_owned();
-                self.last_event_id = if id.is_empty() { None } else { Some(id) };
+                self.id = Some(id);
             }
             b"retry" => {
                 let digits = std::str::from_utf8(value).ok();
@@ -149,6 +153,9 @@ impl Parser {
 
     fn dispatch(&mut self) -> Option<Event> {
         let kind = std::mem::take(&mut self.kind);
+        if let Some(id) = self.id.take() {
+            self.last_event_id = if id.is_empty() { None } else { Some(id) };
+        }
         let data = self.data.split().freeze();
         if !std::mem::take(&mut self.has_data) || data.is_empty() {
             return None;
@@ -202,6 +209,13 @@ mod tests {
         assert_eq!(events, []);
         assert_eq!(parser.last_event_id(), Some("prime"));
         assert_eq!(parser.retry(), None);
+    }
+
+    #[test]
+    fn a_broken_event_does_not_move_the_id() {
+        let (events, parser) = parse(&[b"id: 4\ndata: a\n\nid: 5\ndata: half"]);
+        assert_eq!(events, [event("message", "a")]);
+        assert_eq!(parser.last_event_id(), Some("4"));
     }
 
     #[test]

@@ -14,13 +14,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Reason};
 use crate::mcp::era::Frame;
-use crate::mcp::protocol::{self, Message, RawJson, code, method};
+use crate::mcp::protocol::{self, META_SUBSCRIPTION, Message, RawJson, code, method};
 use crate::mcp::transport::Loss;
 use crate::model::spec::StdioSpec;
 
@@ -372,7 +373,33 @@ impl Shared {
                 }
                 None
             }
-            _ => Some(message),
+            // The modern era sends everything on one channel: what belongs to a subscription says so.
+            Message::Notification { method, params } => {
+                let named = |member: &str| params.as_ref().and_then(|params| params.get(member));
+                if method == method::CANCELLED {
+                    let id = named("requestId").and_then(|id| id.read::<u64>());
+                    if let Some(waiter) = id.and_then(|id| pending.requests.remove(&id)) {
+                        let ended =
+                            Error::new(Reason::OutcomeUnknown, "the server ended the request");
+                        let _ = waiter.response.send(Err(Loss::maybe_sent(ended)));
+                        return None;
+                    }
+                    return Some(message);
+                }
+                let id = named("_meta").and_then(|meta| meta.get(META_SUBSCRIPTION));
+                let waiter = id
+                    .and_then(|id| id.read())
+                    .and_then(|id: u64| pending.requests.get(&id));
+                match waiter {
+                    Some(waiter) => waiter
+                        .events
+                        .try_send(message)
+                        .err()
+                        .map(TrySendError::into_inner),
+                    None => Some(message),
+                }
+            }
+            Message::Request { .. } => Some(message),
         }
     }
 
@@ -409,9 +436,14 @@ impl Shared {
     }
 }
 
-/// Finds `"id": <number>` near the head of a message that is not read as a whole.
+/// Finds `"id": <number>` near the head of a message that is not read as a whole, if it looks like an answer: a log line
+/// that quotes one of our requests must not end that request.
 fn find_id(head: &[u8]) -> Option<u64> {
     let head = String::from_utf8_lossy(head);
+    let answers = head.contains("\"result\"") || head.contains("\"error\"");
+    if !head.trim_start().starts_with('{') || head.contains("\"method\"") || !answers {
+        return None;
+    }
     let (_, after) = head.split_once("\"id\"")?;
     let digits = after.trim_start().strip_prefix(':')?.trim_start();
     let end = digits
@@ -663,12 +695,19 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_an_oversize_message_is_found() {
+    fn the_id_of_an_oversize_answer_is_found() {
         assert_eq!(
             find_id(br#"{"jsonrpc":"2.0","id" : 42,"result":"#),
             Some(42)
         );
-        assert_eq!(find_id(br#"{"id":"x"}"#), None);
+        for other in [
+            r#"{"id":"x","result":1}"#,
+            r#"DEBUG got {"jsonrpc":"2.0","id":12,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"id":7,"result":"#,
+            r#"{"id":7}"#,
+        ] {
+            assert_eq!(find_id(other.as_bytes()), None, "{other}");
+        }
     }
 
     proptest! {

@@ -10,7 +10,10 @@ use crate::error::Result;
 use crate::mcp::listing::read_list;
 use crate::mcp::protocol::method;
 use crate::mcp::state::{Event, State};
-use crate::model::status::TransportKind;
+use crate::model::status::{Era, ListStatus, TransportKind};
+
+/// Most withheld tools that a status names.
+const MAX_WITHHELD: usize = 100;
 
 /// Which lists are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -103,46 +106,51 @@ impl Actor {
 
     pub(super) async fn listed(&mut self, lists: Lists) {
         let at = Clock.wall();
-        let over_http = self.status.transport == Some(TransportKind::StreamableHttp);
+        // Only modern HTTP servers have headers to mirror arguments into.
+        let mirrored = self.status.transport == Some(TransportKind::StreamableHttp)
+            && self.status.era == Some(Era::Modern);
         let mut catalog = Catalog::clone(&self.catalog);
         let first = matches!(self.state, State::Discovering { .. }) && self.ready_since.is_none();
         let mut dead = None;
-        match lists.tools {
-            Some(Ok(pages)) => catalog.set_tools(&self.key.id, &pages, over_http, at),
-            Some(Err(error)) => {
-                catalog.tools.status.incomplete_reason = Some(error.to_string());
-                dead = Some(error).filter(|error| first && error.rpc().is_none());
+        if let Some(read) = lists.tools {
+            dead = read
+                .as_ref()
+                .err()
+                .filter(|error| first && error.rpc().is_none())
+                .cloned();
+            if let Some(pages) = usable(read, &mut catalog.tools.status) {
+                catalog.set_tools(&self.key.id, &pages, mirrored, at);
             }
-            None => {}
         }
-        match lists.resources {
-            Some(Ok(pages)) => catalog.set_resources(&pages, at),
-            Some(Err(error)) => {
-                catalog.resources.status.incomplete_reason = Some(error.to_string());
-            }
-            None => {}
+        if let Some(pages) = lists
+            .resources
+            .and_then(|read| usable(read, &mut catalog.resources.status))
+        {
+            catalog.set_resources(&pages, at);
         }
-        match lists.templates {
-            Some(Ok(pages)) => catalog.set_resource_templates(&pages, at),
-            Some(Err(error)) => {
-                catalog.resource_templates.status.incomplete_reason = Some(error.to_string());
-            }
-            None => {}
+        if let Some(pages) = lists
+            .templates
+            .and_then(|read| usable(read, &mut catalog.resource_templates.status))
+        {
+            catalog.set_resource_templates(&pages, at);
         }
-        match lists.prompts {
-            Some(Ok(pages)) => catalog.set_prompts(&pages, at),
-            Some(Err(error)) => catalog.prompts.status.incomplete_reason = Some(error.to_string()),
-            None => {}
+        if let Some(pages) = lists
+            .prompts
+            .and_then(|read| usable(read, &mut catalog.prompts.status))
+        {
+            catalog.set_prompts(&pages, at);
         }
         self.status.tools = catalog.tools.status.clone();
         self.status.resources = catalog.resources.status.clone();
         self.status.resource_templates = catalog.resource_templates.status.clone();
         self.status.prompts = catalog.prompts.status.clone();
-        self.status.withheld.clone_from(&catalog.withheld);
+        self.status.withheld = catalog
+            .withheld
+            .iter()
+            .take(MAX_WITHHELD)
+            .cloned()
+            .collect();
         self.catalog = Arc::new(catalog);
-        for waiting in self.refreshers.drain(..) {
-            let _ = waiting.send(());
-        }
         if let Some(error) = dead {
             // A server whose tools cannot even be asked for is not READY, whatever it said before.
             self.lost(&error).await;
@@ -150,6 +158,27 @@ impl Actor {
             self.handle(Event::Listed).await;
         } else {
             self.publish().await;
+        }
+        // Only now: whoever waited for the lists may look at once.
+        for waiting in self.refreshers.drain(..) {
+            let _ = waiting.send(());
+        }
+    }
+}
+
+/// What was read, unless it is worse than what is there: a list that broke off never replaces a complete one
+/// (behaviour 98). The status says what is the matter.
+fn usable(read: Result<Pages>, status: &mut ListStatus) -> Option<Pages> {
+    let complete = status.fetched.is_some() && status.incomplete_reason.is_none();
+    match read {
+        Ok(pages) if !(pages.broken && complete) => Some(pages),
+        Ok(pages) => {
+            status.incomplete_reason = pages.incomplete;
+            None
+        }
+        Err(error) => {
+            status.incomplete_reason = Some(error.to_string());
+            None
         }
     }
 }

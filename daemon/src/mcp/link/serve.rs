@@ -1,0 +1,212 @@
+//! What the server sends unasked: notifications, and in the legacy era requests.
+//!
+//! Every request is answered by a task of its own, so that a question which waits for a human holds up nothing else.
+//! Those tasks end with the link, with the call they belong to, or when the server no longer wants an answer.
+
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::call::{Pause, Running};
+use super::{CallEvent, Link};
+use crate::error::RpcError;
+use crate::mcp::asker::Asker;
+use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, RawJson, code, method};
+use crate::model::status::Era;
+
+/// Most requests of one server that are being answered at a time.
+const MAX_ASKED: usize = 64;
+
+/// Takes what arrives outside of our exchanges.
+pub(super) async fn inbound(link: Arc<Link>, mut messages: mpsc::Receiver<Message>) {
+    loop {
+        tokio::select! {
+            message = messages.recv() => match message {
+                Some(message) => link.receive(message, None),
+                None => return,
+            },
+            () = link.closed.cancelled() => return,
+        }
+    }
+}
+
+impl Link {
+    /// Handles a message that is no response: on the exchange of a call, or from elsewhere.
+    pub(in crate::mcp) fn receive(
+        self: &Arc<Self>,
+        message: Message,
+        origin: Option<&Arc<Running>>,
+    ) {
+        self.heard();
+        match message {
+            Message::Response { .. } => {} // to a request that is no longer waited for
+            Message::Notification { method, params } => {
+                self.notified(&method, params.unwrap_or(RawJson::EMPTY_OBJECT), origin);
+            }
+            // Modern servers must not, and a modern client must not answer (MCP 2026-07-28 basic/transports).
+            Message::Request { method, .. } if self.dialect.era() == Era::Modern => {
+                tracing::debug!(method, "ignored a request of a modern server");
+            }
+            Message::Request { id, method, params } => self.serve(id, method, params, origin),
+        }
+    }
+
+    fn serve(
+        self: &Arc<Self>,
+        id: RawJson,
+        method: String,
+        params: Option<RawJson>,
+        origin: Option<&Arc<Running>>,
+    ) {
+        let withdrawn = CancellationToken::new();
+        let full = {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let full = asked.len() >= MAX_ASKED;
+            if !full {
+                asked.insert(id.as_str().to_owned(), withdrawn.clone());
+            }
+            full
+        };
+        let (link, origin) = (Arc::clone(self), origin.cloned());
+        self.tasks.spawn(async move {
+            let params = params.unwrap_or(RawJson::EMPTY_OBJECT);
+            let outcome = if full {
+                Some(Err(refused("too many requests are being answered")))
+            } else {
+                tokio::select! {
+                    outcome = link.answer(&method, &params, origin) => Some(outcome),
+                    () = withdrawn.cancelled() => None,
+                }
+            };
+            if !full {
+                link.asked
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .remove(id.as_str());
+            }
+            // A server that has withdrawn its request, or that is being left, gets no answer.
+            if let Some(outcome) = outcome
+                && !link.closed.is_cancelled()
+            {
+                link.respond(&id, &outcome).await;
+            }
+        });
+    }
+
+    async fn respond(&self, id: &RawJson, outcome: &Result<RawJson, RpcError>) {
+        let body = protocol::encode_response(id, outcome);
+        let headers = self.dialect.message_headers("");
+        let sending =
+            tokio::time::timeout(self.request_timeout, self.transport.send(body, &headers));
+        tokio::select! {
+            sent = sending => match sent {
+                Ok(Ok(())) => {}
+                Ok(Err(loss)) => tracing::debug!(error = %loss.error, "an answer did not reach the server"),
+                Err(_) => tracing::debug!("the server did not take an answer in time"),
+            },
+            () = self.closed.cancelled() => {}
+        }
+    }
+
+    fn notified(&self, method: &str, params: RawJson, origin: Option<&Arc<Running>>) {
+        match method {
+            method::TOOLS_CHANGED => self.report(|news| news.tools = true),
+            method::RESOURCES_CHANGED => self.report(|news| news.resources = true),
+            method::PROMPTS_CHANGED => self.report(|news| news.prompts = true),
+            method::PROGRESS => {
+                if let Some(call) = origin.cloned().or_else(|| self.by_progress(&params)) {
+                    call.tell(CallEvent::Progress(params));
+                    call.sign_of_life();
+                }
+            }
+            method::LOG => match origin {
+                Some(call) => call.log(params),
+                None => {
+                    for call in self.calls() {
+                        call.log(params.clone());
+                    }
+                }
+            },
+            method::CANCELLED => {
+                let id = params.get("requestId");
+                let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(withdrawn) = id.and_then(|id| asked.get(id.as_str())) {
+                    withdrawn.cancel();
+                }
+            }
+            _ => tracing::debug!(method, "ignored a notification"),
+        }
+    }
+
+    /// The call that progress on a shared stream is about.
+    fn by_progress(&self, params: &RawJson) -> Option<Arc<Running>> {
+        let token: u64 = params.get(META_PROGRESS_TOKEN)?.read()?;
+        self.calls()
+            .into_iter()
+            .find(|call| call.request_id() == token)
+    }
+
+    fn calls(&self) -> Vec<Arc<Running>> {
+        let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.values().cloned().collect()
+    }
+
+    /// Answers one request of the server. Dropping the future withdraws its question.
+    pub(super) async fn answer(
+        &self,
+        method: &str,
+        params: &RawJson,
+        origin: Option<Arc<Running>>,
+    ) -> Result<RawJson, RpcError> {
+        if method == method::PING {
+            return Ok(RawJson::EMPTY_OBJECT);
+        }
+        if method != method::ELICIT {
+            return self.asker.answer_without_asking(method);
+        }
+        // A request on a shared stream does not say which call it is about: with one call running it is that one.
+        let calls = origin.map_or_else(|| self.calls(), |call| vec![call]);
+        let call = if let [call] = calls.as_slice() {
+            Some(Arc::clone(call))
+        } else {
+            None
+        };
+        let over = call
+            .as_ref()
+            .map(|call| call.over.clone())
+            .unwrap_or_default();
+        let _pause = Pause::new(calls);
+        let mut ticket = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(refused("the connection has ended")),
+            ticket = self.asker.ask(params, call.as_deref()) => ticket?,
+        };
+        // The app may be slow to read its own call's events: that must not hold up the answer.
+        let id = ticket.id().clone();
+        let announced = async {
+            if let Some(call) = &call {
+                call.announce(vec![id]).await;
+            }
+            std::future::pending::<std::convert::Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => {
+                ticket.void();
+                Err(refused("the connection has ended"))
+            }
+            () = over.cancelled() => Err(refused("the call has ended")),
+            answer = ticket.answered() => Ok(Asker::encode(answer)),
+            never = announced => match never {},
+        }
+    }
+}
+
+fn refused(message: &str) -> RpcError {
+    RpcError {
+        code: code::INTERNAL,
+        message: message.to_owned(),
+        data: None,
+    }
+}
