@@ -146,7 +146,11 @@ impl Daemon {
         self.health.serving().await;
         systemd::watchdog(&self.tracker, end.clone());
         systemd::ready("serving");
-        tracing::info!(socket = %self.config.socket.path.display(), "ready");
+        if let Some(socket) = self.bound.file.path() {
+            tracing::info!(socket = %socket.display(), "ready");
+        } else {
+            tracing::info!("ready on the socket of the service manager");
+        }
 
         let draining = async {
             shutdown.cancelled().await;

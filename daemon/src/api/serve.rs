@@ -27,6 +27,7 @@ use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
 
 use super::context::RequestContext;
 use super::peer::caller_of;
+use super::status::refused_by_library;
 use crate::base::{Caller, Clock};
 use crate::error::{Error, Reason, Result};
 
@@ -293,7 +294,10 @@ impl Future for Rpc {
                 }
             }
         };
-        let response = std::task::ready!(polled)?;
+        let mut response = std::task::ready!(polled)?;
+        if let Some(status) = explained(response.headers()) {
+            response = status.into_http();
+        }
         let mut watch = this.watch.take();
         if let (Some(code), Some(watch)) = (code_in(response.headers()), &mut watch) {
             watch.end(code);
@@ -305,6 +309,12 @@ impl Future for Rpc {
             until: until.map(|token| Box::pin(token.cancelled_owned())),
         })))
     }
+}
+
+/// The refusals of the gRPC library itself, with the details that every other error has.
+fn explained(headers: &HeaderMap) -> Option<Status> {
+    let status = Status::from_header_map(headers).filter(|status| status.details().is_empty())?;
+    refused_by_library(status.code(), status.message()).map(Status::from)
 }
 
 /// The status in headers or trailers.

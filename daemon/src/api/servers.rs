@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 use crate::model::status::ConnectionState;
 use crate::registry::{NewServer, Outcome, Server};
 
+/// Most that is waited for the outcome of a connection beyond its timeout.
+const SLACK: Duration = Duration::from_secs(2);
 /// Servers of a page by default.
 const PAGE: usize = 100;
 
@@ -41,7 +43,10 @@ impl Servers {
             .timeouts
             .connect
             .unwrap_or(self.0.connect);
-        let wait = asked.unwrap_or(own).min(self.0.wait_max);
+        // A little longer than connecting may take: a timeout is worth waiting for, it is the cause.
+        let wait = asked
+            .unwrap_or(own + (own / 4).min(SLACK))
+            .min(self.0.wait_max);
         // The answer still has to travel: a little before the deadline it is worth more than after it.
         let left = context.deadline.remaining().map(|left| left.mul_f64(0.9));
         left.map_or(wait, |left| wait.min(left))
