@@ -16,7 +16,10 @@ struct Part(&'static str, &'static [&'static [&'static str]]);
 const PARTS: &[Part] = &[
     // The binary sees the library's face only.
     Part("main", &[&["cli"]]),
-    Part("cli", &[&["Daemon", "config", "telemetry"]]),
+    Part(
+        "cli",
+        &[&["Daemon", "config", "processes::guard", "telemetry"]],
+    ),
     Part(
         "lib",
         &[
@@ -25,7 +28,7 @@ const PARTS: &[Part] = &[
                 "api", "handler", "calls", "registry", "mcp", "auth", "catalog", "inputs", "store",
                 "policy",
             ],
-            &["systemd", "telemetry"],
+            &["processes", "systemd", "telemetry"],
         ],
     ),
     // The edges.
@@ -69,7 +72,14 @@ const PARTS: &[Part] = &[
         "mcp",
         &[
             COMMON,
-            &["inputs", "catalog", "store", "policy", "auth::vault"],
+            &[
+                "inputs",
+                "catalog",
+                "store",
+                "policy",
+                "processes",
+                "auth::vault",
+            ],
         ],
     ),
     Part(
@@ -83,7 +93,13 @@ const PARTS: &[Part] = &[
         "mcp::transport",
         &[
             COMMON,
-            &["mcp::era", "mcp::headers", "mcp::protocol", "policy"],
+            &[
+                "mcp::era",
+                "mcp::headers",
+                "mcp::protocol",
+                "policy",
+                "processes",
+            ],
         ],
     ),
     Part("mcp::state", &[COMMON, &["mcp::protocol"]]),
@@ -93,6 +109,7 @@ const PARTS: &[Part] = &[
     // The ground.
     Part("store", &[&["base", "error", "model"]]),
     Part("policy", &[COMMON]),
+    Part("processes", &[&["base"]]),
     Part("config", &[&["base", "error", "model"]]),
     Part("model", &[&["base", "error"]]),
     Part("error", &[&["base"]]),

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use mcp_sidecard::Daemon;
 use mcp_sidecard::config::{Config, Environment, Sources};
+use mcp_sidecard::processes::guard;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -46,6 +47,10 @@ enum Command {
 impl Cli {
     /// Does what the command line says and reports on standard error what went wrong.
     pub(crate) fn run() -> ExitCode {
+        // Before anything else: a guard shall stay small.
+        if let Some(ended) = guard::run(std::env::args_os().skip(1)) {
+            return ended;
+        }
         let cli = match Self::try_parse() {
             Ok(cli) => cli,
             Err(error) => {

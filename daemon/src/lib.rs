@@ -12,6 +12,7 @@ pub mod inputs;
 pub mod mcp;
 pub mod model;
 pub mod policy;
+pub mod processes;
 pub mod registry;
 pub mod store;
 pub mod systemd;
@@ -38,6 +39,7 @@ use crate::mcp::Settings;
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::stdio::StdioOptions;
 use crate::policy::{ClientOptions, Policy};
+use crate::processes::Keeper;
 use crate::registry::Registry;
 use crate::store::{Store, StoreConfig};
 
@@ -57,6 +59,7 @@ pub struct Daemon {
     store: Store,
     inputs: Inputs,
     registry: Registry,
+    keeper: Arc<Keeper>,
 }
 
 impl Daemon {
@@ -79,6 +82,11 @@ impl Daemon {
             .await
             .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
         let bound = socket::open(&config.socket)?;
+        let keeper = Keeper::new(&config.data_dir, config.timeouts.close)
+            .map_err(|cause| Error::internal(format!("the data directory is gone: {cause}")))?;
+        if config.stdio.enabled {
+            keeper.start(&tracker);
+        }
 
         let inputs = Inputs::new(
             store.clone(),
@@ -93,6 +101,7 @@ impl Daemon {
             policy,
             inputs: inputs.clone(),
             settings: Arc::clone(&settings),
+            keeper: Arc::clone(&keeper),
             tasks: tracker.clone(),
         };
         let registry = Registry::start(records, store.clone(), dialer, config.limits.servers);
@@ -121,6 +130,7 @@ impl Daemon {
             store,
             inputs,
             registry,
+            keeper,
         })
     }
 
@@ -167,6 +177,7 @@ impl Daemon {
 
         // From the top down: nobody may ask a part that has ended.
         self.registry.stop().await;
+        self.keeper.stop().await;
         self.inputs.close().await;
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store did not close cleanly");

@@ -44,11 +44,8 @@ impl Server {
     /// What apps see of it now.
     #[must_use]
     pub fn view(&self) -> ServerView {
-        let live = self.handle.live();
-        let mut status = ServerStatus::clone(&live.status);
-        if let Some(link) = &live.link {
-            status.stderr_tail = link.stderr_tail();
-        }
+        let mut status = ServerStatus::clone(&self.handle.live().status);
+        status.stderr_tail = self.handle.journal().tail();
         self.record.view(status)
     }
 

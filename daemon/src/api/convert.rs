@@ -11,8 +11,8 @@ use crate::catalog::names::{Style, model_name};
 use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::spec::{ServerSpec, TransportSpec};
 use crate::model::status::{
-    ConnectionState, Era, Failure, Implementation, ListStatus, Push, ServerStatus, ServerView,
-    TransportKind,
+    ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push, ServerStatus,
+    ServerView, TransportKind,
 };
 
 /// A point in time.
@@ -145,6 +145,15 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         }
         .into(),
         stderr_tail: status.stderr_tail,
+    }
+}
+
+/// A line of a server's standard error.
+pub(super) fn log_line(line: LogLine) -> v1::ServerLogLine {
+    v1::ServerLogLine {
+        time: Some(timestamp(line.at)),
+        text: line.text,
+        start: line.start,
     }
 }
 

@@ -265,4 +265,16 @@ impl ServerService for Servers {
             settled,
         }))
     }
+
+    async fn get_server_log(
+        &self,
+        request: Request<v1::GetServerLogRequest>,
+    ) -> Result<Response<v1::GetServerLogResponse>, Status> {
+        let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
+        let id = &request.get_ref().server_id;
+        let server = self.0.registry.get(&namespace, id)?;
+        let lines = server.handle.journal().lines();
+        let lines = lines.into_iter().map(convert::log_line).collect();
+        Ok(Response::new(v1::GetServerLogResponse { lines }))
+    }
 }

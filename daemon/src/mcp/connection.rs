@@ -16,6 +16,7 @@ use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::Link;
 use crate::mcp::open::Dialer;
+use crate::mcp::transport::journal::Journal;
 use crate::model::status::{ConnectionState, ServerRecord, ServerStatus};
 use crate::store::Store;
 use actor::Actor;
@@ -40,6 +41,7 @@ pub struct Handle {
     key: ServerKey,
     commands: mpsc::Sender<Command>,
     live: watch::Receiver<Live>,
+    journal: Journal,
     connect_bound: Duration,
 }
 
@@ -95,12 +97,14 @@ impl Handle {
             .timeouts
             .connect
             .unwrap_or(dialer.settings.connect);
-        let actor = Actor::new(record, dialer, store, live_tx, status);
+        let journal = Journal::new(dialer.settings.stdio.stderr_tail);
+        let actor = Actor::new(record, dialer, store, live_tx, status, journal.clone());
         tasks.spawn(actor.run(inbox, connect));
         Self {
             key,
             commands,
             live,
+            journal,
             connect_bound,
         }
     }
@@ -115,6 +119,12 @@ impl Handle {
     #[must_use]
     pub fn live(&self) -> Live {
         self.live.borrow().clone()
+    }
+
+    /// What the server's processes wrote to their standard error; empty for a server at a URL.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     async fn tell(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) -> Ack {

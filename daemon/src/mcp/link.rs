@@ -212,12 +212,6 @@ impl Link {
         self.asker.rename(key);
     }
 
-    /// The last lines on a child's standard error.
-    #[must_use]
-    pub fn stderr_tail(&self) -> String {
-        self.transport.stderr_tail()
-    }
-
     pub(super) fn report(&self, change: impl FnOnce(&mut News)) {
         change(&mut self.news.lock().unwrap_or_else(PoisonError::into_inner));
         self.has_news.notify_one();

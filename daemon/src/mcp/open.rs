@@ -24,11 +24,13 @@ use crate::mcp::link::{Link, LinkParts, Peer};
 use crate::mcp::protocol::{self, Message, RawJson, code, method};
 use crate::mcp::push;
 use crate::mcp::transport::http::Http;
+use crate::mcp::transport::journal::Journal;
 use crate::mcp::transport::stdio::Stdio;
 use crate::mcp::transport::{Exchange, Loss, Transport};
 use crate::model::spec::{ServerSpec, TransportSpec};
 use crate::model::status::{Era, Implementation, Verdict};
 use crate::policy::Policy;
+use crate::processes::Keeper;
 
 /// Messages that a server may send before the link takes them.
 const INBOUND: usize = 256;
@@ -44,8 +46,47 @@ pub struct Dialer {
     pub inputs: Inputs,
     /// Bounds and defaults.
     pub settings: Arc<Settings>,
+    /// Starts and ends processes.
+    pub keeper: Arc<Keeper>,
     /// Owner of tasks that outlive a link for a moment, such as reaping a process.
     pub tasks: TaskTracker,
+}
+
+/// How a server's era is looked for where a probe may cost the life of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Approach {
+    /// With the probe; a child that dies of it is started once more for the handshake.
+    #[default]
+    Thorough,
+    /// With the probe only.
+    Probe,
+    /// With the legacy handshake only.
+    Handshake,
+}
+
+impl Approach {
+    /// For a child that died in so many attempts in a row: one process per attempt, and both ways by turns.
+    #[must_use]
+    pub fn after_crashes(crashes: u32) -> Self {
+        match crashes {
+            0 => Self::Thorough,
+            odd if odd % 2 == 1 => Self::Handshake,
+            _ => Self::Probe,
+        }
+    }
+}
+
+/// What is known before a dial, and what goes with it.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// What was found the last time.
+    pub verdict: Option<Verdict>,
+    /// How to look.
+    pub approach: Approach,
+    /// Where the standard error of a child goes.
+    pub journal: Journal,
+    /// Gives the attempt up.
+    pub cancel: CancellationToken,
 }
 
 /// An open link and what is worth remembering of how it was opened.
@@ -55,6 +96,24 @@ pub struct Opened {
     pub link: Arc<Link>,
     /// For the next time; `None` if the server was only too slow to be judged.
     pub verdict: Option<Verdict>,
+}
+
+/// A dial that failed.
+#[derive(Debug)]
+pub struct OpenFailed {
+    /// Why.
+    pub error: Error,
+    /// What is left of it. Close it, which may take a while, before the next dial: servers keep locks and ports.
+    pub remains: Option<Transport>,
+}
+
+impl From<Error> for OpenFailed {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            remains: None,
+        }
+    }
 }
 
 /// How a server answered the probe.
@@ -169,16 +228,6 @@ fn connect_timeout(bound: Duration) -> Error {
     )
 }
 
-/// What a child wrote to its standard error is usually the real reason why it did not start.
-fn with_stderr(error: Error, transport: &Transport) -> Error {
-    let tail = transport.stderr_tail();
-    if tail.is_empty() {
-        error
-    } else {
-        error.with("stderr_tail", tail)
-    }
-}
-
 fn no_common(versions: &[String]) -> Judgement {
     Judgement::Fail(Error::new(
         Reason::UpstreamProtocol,
@@ -189,32 +238,48 @@ fn no_common(versions: &[String]) -> Judgement {
 }
 
 impl Dialer {
-    /// Opens a link within the server's connect timeout. A dial that fails, is cancelled or takes too long is closed
-    /// before this returns, so that the next one never meets the remains of it. Not cancel-safe: cancel with the token.
+    /// Opens a link within the server's connect timeout. Not cancel-safe: cancel with the token.
     ///
     /// # Errors
-    /// Why the server cannot be used now.
+    /// Why the server cannot be used now, as soon as that is known: what is left of the dial is still to be closed.
     pub async fn open(
         &self,
         key: &ServerKey,
         spec: &ServerSpec,
-        verdict: Option<&Verdict>,
-        cancel: &CancellationToken,
-    ) -> Result<Opened> {
+        attempt: Attempt,
+    ) -> Result<Opened, OpenFailed> {
+        let Attempt {
+            verdict,
+            approach,
+            journal,
+            cancel,
+        } = attempt;
         let known = verdict.filter(|known| known.target == spec.target_fingerprint());
+        let hints = Hints {
+            known: known.as_ref(),
+            approach,
+            journal: &journal,
+        };
         let bound = spec.timeouts.connect.unwrap_or(self.settings.connect);
-        let mut dial = self.dial(spec)?;
+        let given_up = || Error::new(Reason::Superseded, "the attempt was given up");
+        let mut dial = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(given_up().into()),
+            dial = self.dial(spec, &journal) => dial?,
+        };
         let agreed = tokio::select! {
-            agreed = tokio::time::timeout(bound, self.agree(&mut dial, spec, known)) => {
+            agreed = tokio::time::timeout(bound, self.agree(&mut dial, spec, hints)) => {
                 agreed.unwrap_or_else(|_| Err(connect_timeout(bound)))
             }
-            () = cancel.cancelled() => Err(Error::new(Reason::Superseded, "the attempt was given up")),
+            () = cancel.cancelled() => Err(given_up()),
         };
         let agreed = match agreed {
             Ok(agreed) => agreed,
             Err(error) => {
-                dial.transport.close().await;
-                return Err(with_stderr(error, &dial.transport));
+                return Err(OpenFailed {
+                    error,
+                    remains: Some(dial.transport),
+                });
             }
         };
         let verdict = agreed.certain.then(|| Verdict {
@@ -237,7 +302,8 @@ impl Dialer {
         Ok(Opened { link, verdict })
     }
 
-    fn dial(&self, spec: &ServerSpec) -> Result<Dial> {
+    /// Cancel-safe: nothing is started before the last wait is over.
+    async fn dial(&self, spec: &ServerSpec, journal: &Journal) -> Result<Dial> {
         let (inbound_tx, inbound) = mpsc::channel(INBOUND);
         let transport = match &spec.transport {
             TransportSpec::Http(http) => Transport::Http(Arc::new(Http::new(
@@ -253,12 +319,19 @@ impl Dialer {
                     "stdio servers are switched off (stdio.enabled)",
                 ));
             }
-            TransportSpec::Stdio(stdio) => Transport::Stdio(Arc::new(Stdio::spawn(
-                stdio,
-                &self.settings.stdio,
-                inbound_tx,
-                &self.tasks,
-            )?)),
+            TransportSpec::Stdio(stdio) => {
+                let options = &self.settings.stdio;
+                let writer = journal.begin();
+                let spawned = Stdio::spawn(
+                    stdio,
+                    options,
+                    &self.keeper,
+                    writer,
+                    inbound_tx,
+                    &self.tasks,
+                );
+                Transport::Stdio(Arc::new(spawned.await?))
+            }
         };
         Ok(Dial {
             transport,
@@ -268,19 +341,17 @@ impl Dialer {
     }
 
     /// Finds the version to speak: the pin, else what is known, else a probe.
-    async fn agree(
-        &self,
-        dial: &mut Dial,
-        spec: &ServerSpec,
-        known: Option<&Verdict>,
-    ) -> Result<Agreed> {
+    async fn agree(&self, dial: &mut Dial, spec: &ServerSpec, hints: Hints<'_>) -> Result<Agreed> {
         if let Some(pin) = &spec.protocol_version {
             return match era::era_of(pin) {
                 Some(Era::Legacy) => dial.initialize(spec, pin).await,
-                _ => self.discover(dial, spec, known).await,
+                _ => self.discover(dial, spec, hints).await,
             };
         }
-        if known.is_some_and(|known| known.era == Era::Legacy) {
+        if hints.approach == Approach::Handshake {
+            return dial.initialize(spec, NEWEST_LEGACY).await;
+        }
+        if hints.era() == Some(Era::Legacy) {
             // The newest version is offered even if an older one was agreed before: the server may have learnt.
             match dial.initialize(spec, NEWEST_LEGACY).await {
                 Ok(agreed) => return Ok(agreed),
@@ -291,19 +362,19 @@ impl Dialer {
                 Err(error) => return Err(error),
             }
         }
-        self.discover(dial, spec, known).await
+        self.discover(dial, spec, hints).await
     }
 
     async fn discover(
         &self,
         dial: &mut Dial,
         spec: &ServerSpec,
-        known: Option<&Verdict>,
+        hints: Hints<'_>,
     ) -> Result<Agreed> {
         let wanted = spec
             .protocol_version
             .as_deref()
-            .or(known.map(|known| known.version.as_str()));
+            .or(hints.known.map(|known| known.version.as_str()));
         let mut version = MODERN_VERSIONS
             .iter()
             .copied()
@@ -313,10 +384,12 @@ impl Dialer {
         loop {
             let dialect = Dialect::new(Era::Modern, version, spec);
             let answer = dial.probe(&dialect, self.settings.probe).await;
-            let respawn = matches!(
-                (&answer, &dial.transport),
-                (ProbeAnswer::Gone(_), Transport::Stdio(_))
-            );
+            let respawn = hints.approach == Approach::Thorough
+                && hints.era() != Some(Era::Modern)
+                && matches!(
+                    (&answer, &dial.transport),
+                    (ProbeAnswer::Gone(_), Transport::Stdio(_))
+                );
             // A child that ignores what it does not know is silent by nature; an HTTP server may only be slow.
             let silent = matches!(
                 (&answer, &dial.transport),
@@ -352,7 +425,7 @@ impl Dialer {
                     if respawn {
                         dial.transport.close().await;
                         let next_id = dial.next_id;
-                        *dial = self.dial(spec)?;
+                        *dial = self.dial(spec, hints.journal).await?;
                         dial.next_id = next_id;
                     }
                     let mut agreed = dial.initialize(spec, offer).await?;
@@ -363,6 +436,20 @@ impl Dialer {
             }
             first = false;
         }
+    }
+}
+
+/// What goes with an attempt on its way down.
+#[derive(Clone, Copy)]
+struct Hints<'a> {
+    known: Option<&'a Verdict>,
+    approach: Approach,
+    journal: &'a Journal,
+}
+
+impl Hints<'_> {
+    fn era(self) -> Option<Era> {
+        self.known.map(|known| known.era)
     }
 }
 

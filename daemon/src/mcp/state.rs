@@ -100,6 +100,9 @@ pub enum Event {
 pub enum Fault {
     /// May go away by itself: try again soon.
     Transient,
+    /// A process ended before it could be used, or soon after. Starting processes is not cheap: try again, ever more
+    /// slowly from the first time on.
+    Crash,
     /// Needs somebody to act: try again, but slowly.
     Permanent,
     /// Needs a sign-in: do not try again.
@@ -139,15 +142,18 @@ impl Spacing {
     /// full jitter; background ones at least half of their range, so that they never bunch at the start.
     #[must_use]
     pub fn delay(&self, attempt: u32, fault: Fault) -> Duration {
-        let quick = attempt < self.retry.max_attempts && fault == Fault::Transient;
-        if quick {
+        let quick_attempts = match fault {
+            Fault::Crash => 1,
+            _ => self.retry.max_attempts,
+        };
+        if attempt < quick_attempts && fault == Fault::Transient {
             let bound = self
                 .retry
                 .base_delay
                 .saturating_mul(1 << attempt.saturating_sub(1).min(16));
             return bound.min(self.retry.max_delay).mul_f64(self.jitter);
         }
-        let steps = attempt.saturating_sub(self.retry.max_attempts).min(16);
+        let steps = attempt.saturating_sub(quick_attempts).min(16);
         let start = self.retry.max_delay.max(Duration::from_secs(1));
         let bound = start
             .saturating_mul(1 << steps)
@@ -189,11 +195,16 @@ pub fn step(state: State, event: Event, spacing: &Spacing) -> (State, Vec<Effect
         (
             Ready { .. },
             Event::Lost {
-                fault: Fault::Transient,
+                fault: Fault::Transient | Fault::Crash,
                 healthy: true,
             },
         ) => (Connecting { attempt: 0 }, vec![Close, Open]),
         (Discovering { attempt } | Ready { attempt }, Event::Lost { fault, .. }) => {
+            // One that could be used and crashed for the first time gets one quick attempt.
+            let fault = match fault {
+                Fault::Crash if attempt == 0 => Fault::Transient,
+                fault => fault,
+            };
             let (state, mut effects) = failed(attempt + 1, fault, spacing);
             effects.insert(0, Close);
             (state, effects)
@@ -303,6 +314,31 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_ends_at_once_is_rarely_started() {
+        let spacing = Spacing {
+            jitter: 0.0,
+            ..SPACING
+        };
+        let (mut state, _) = step(State::Disconnected, CONNECT, &spacing);
+        let (mut now, mut attempts) = (Duration::ZERO, 0);
+        while now < Duration::from_mins(1) {
+            attempts += 1;
+            let (failed, effects) = step(state, Event::OpenFailed(Fault::Crash), &spacing);
+            assert_eq!(failed, State::Failed { attempt: attempts });
+            let [Effect::Retry(delay)] = effects[..] else {
+                panic!("{effects:?}");
+            };
+            now += delay;
+            (state, _) = step(failed, Event::RetryDue, &spacing);
+        }
+        // The first attempt may start two processes, the others one: see `open`.
+        assert!(attempts <= 5, "{attempts}");
+        let (state, effects) = step(State::Failed { attempt: 5 }, CONNECT, &spacing);
+        assert_eq!(state, State::Connecting { attempt: 0 });
+        assert_eq!(effects, [Effect::CancelRetry, Effect::Open]);
+    }
+
+    #[test]
     fn delays_grow_and_stay_within_bounds() {
         let delay = |attempt| SPACING.delay(attempt, Fault::Transient);
         assert_eq!(delay(1), Duration::from_millis(250));
@@ -315,6 +351,7 @@ mod tests {
     fn any_event() -> impl Strategy<Value = Event> {
         let fault = prop_oneof![
             Just(Fault::Transient),
+            Just(Fault::Crash),
             Just(Fault::Permanent),
             Just(Fault::Unauthorized)
         ];

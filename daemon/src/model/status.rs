@@ -162,6 +162,17 @@ pub struct ServerStatus {
     pub stderr_tail: String,
 }
 
+/// A line that a child process wrote to its standard error.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogLine {
+    /// When its first byte was read.
+    pub at: Timestamp,
+    /// Which start of the process wrote it, counted from 1 since the daemon started.
+    pub start: u32,
+    /// The line without its end; what is not UTF-8 is replaced.
+    pub text: String,
+}
+
 /// What era detection found, kept so that the next start skips the probe. Valid only for the same target and pin.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Verdict {

@@ -13,10 +13,11 @@ use self::lists::{Dirty, Listing, Lists};
 use super::{Command, Live};
 use crate::base::{Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
-use crate::error::{Error, Reason, Result};
+use crate::error::{Error, Reason};
 use crate::mcp::link::{Link, News, Pulse};
-use crate::mcp::open::{Dialer, Opened};
+use crate::mcp::open::{Approach, Attempt, Dialer, OpenFailed, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
+use crate::mcp::transport::journal::Journal;
 use crate::model::spec::ServerSpec;
 use crate::model::status::{
     ConnectionState, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
@@ -31,7 +32,7 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 
 struct Opening {
     cancel: CancellationToken,
-    task: JoinHandle<Result<Opened>>,
+    task: JoinHandle<Result<Opened, OpenFailed>>,
 }
 
 pub(super) struct Actor {
@@ -49,6 +50,11 @@ pub(super) struct Actor {
     link: Option<Arc<Link>>,
     ready_since: Option<Instant>,
     opening: Option<Opening>,
+    /// What was before is being closed: nobody waits for it but the next dial, and whoever wants the connection ended.
+    closing: Option<JoinHandle<()>>,
+    journal: Journal,
+    /// Dials in a row that a process did not survive.
+    crashes: u32,
     listing: Option<Listing>,
     /// Lists that have changed and are not being read yet, and when to read them.
     dirty: Dirty,
@@ -66,7 +72,7 @@ pub(super) struct Actor {
 /// What woke the actor.
 enum Wake {
     Command(Option<Command>),
-    Opened(Result<Opened>),
+    Opened(Result<Opened, OpenFailed>),
     Listed(Lists),
     Lost(Error),
     News(News),
@@ -80,6 +86,7 @@ impl Actor {
         store: Store,
         live: watch::Sender<Live>,
         status: ServerStatus,
+        journal: Journal,
     ) -> Self {
         Self {
             key: record.key,
@@ -95,6 +102,9 @@ impl Actor {
             link: None,
             ready_since: None,
             opening: None,
+            closing: None,
+            journal,
+            crashes: 0,
             listing: None,
             dirty: Dirty::default(),
             dirty_due: None,
@@ -115,18 +125,25 @@ impl Actor {
         loop {
             match self.wake(&mut inbox).await {
                 Wake::Command(Some(Command::Stop(done))) => {
-                    self.handle(Event::Disconnect).await;
+                    self.disconnect().await;
                     let _ = done.send(());
                     return;
                 }
                 Wake::Command(None) => {
-                    self.handle(Event::Disconnect).await;
+                    self.disconnect().await;
                     return;
                 }
                 Wake::Command(Some(command)) => self.command(command).await,
                 Wake::Opened(Ok(opened)) => self.opened(opened).await,
-                Wake::Opened(Err(error)) => {
+                Wake::Opened(Err(OpenFailed { error, remains })) => {
+                    if let Some(remains) = remains {
+                        self.dispose(async move { remains.close().await });
+                    }
                     let fault = fault_of(&error);
+                    self.crashes = match fault {
+                        Fault::Crash => self.crashes.saturating_add(1),
+                        _ => 0,
+                    };
                     self.note_failure(&error);
                     self.refreshers.clear();
                     if error.reason() == Reason::UpstreamTimeout {
@@ -170,9 +187,7 @@ impl Actor {
         let opening = async {
             match &mut self.opening {
                 Some(opening) => (&mut opening.task).await.unwrap_or_else(|error| {
-                    Err(Error::internal(format!(
-                        "opening a connection failed: {error}"
-                    )))
+                    Err(Error::internal(format!("opening a connection failed: {error}")).into())
                 }),
                 None => std::future::pending().await,
             }
@@ -209,7 +224,7 @@ impl Actor {
                 let _ = done.send(());
             }
             Command::Disconnect(done) => {
-                self.handle(Event::Disconnect).await;
+                self.disconnect().await;
                 let _ = done.send(());
             }
             Command::Refresh(done) => {
@@ -230,7 +245,7 @@ impl Actor {
                 if wanted {
                     self.handle(Event::Connect { fresh: !same_link }).await;
                 } else {
-                    self.handle(Event::Disconnect).await;
+                    self.disconnect().await;
                 }
                 let _ = done.send(());
             }
@@ -242,6 +257,25 @@ impl Actor {
             }
             Command::Stop(_) => {} // handled where the loop ends
         }
+    }
+
+    /// Ends the connection; returns when everything of it is gone.
+    async fn disconnect(&mut self) {
+        self.handle(Event::Disconnect).await;
+        if let Some(closing) = self.closing.take() {
+            let _ = closing.await;
+        }
+    }
+
+    /// Closes something in the background. The next dial begins when it is done.
+    fn dispose(&mut self, closing: impl Future<Output = ()> + Send + 'static) {
+        let before = self.closing.take();
+        self.closing = Some(self.dialer.tasks.spawn(async move {
+            closing.await;
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+        }));
     }
 
     /// Carries the new id to whatever holds the old one.
@@ -256,6 +290,9 @@ impl Actor {
 
     /// Lets the machine take a step and performs what it says.
     async fn handle(&mut self, event: Event) {
+        if matches!(event, Event::Connect { .. } | Event::Opened) {
+            self.crashes = 0;
+        }
         let spacing = Spacing {
             retry: self.spec.retry,
             max_background: self.dialer.settings.reconnect_max,
@@ -265,7 +302,7 @@ impl Actor {
         let changed = next != self.state || !effects.is_empty();
         self.state = next;
         for effect in effects {
-            self.perform(effect).await;
+            self.perform(effect);
         }
         self.ready_since = match (self.state, self.ready_since) {
             (State::Ready { .. }, None) => Some(Clock.now()),
@@ -280,28 +317,43 @@ impl Actor {
         }
     }
 
-    async fn perform(&mut self, effect: Effect) {
+    fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Open => {
                 let cancel = CancellationToken::new();
                 let (dialer, key, spec) =
                     (self.dialer.clone(), self.key.clone(), self.spec.clone());
-                let (verdict, token) = (self.verdict.clone(), cancel.clone());
-                let task = self
-                    .dialer
-                    .tasks
-                    .spawn(async move { dialer.open(&key, &spec, verdict.as_ref(), &token).await });
+                let attempt = Attempt {
+                    verdict: self.verdict.clone(),
+                    approach: Approach::after_crashes(self.crashes),
+                    journal: self.journal.clone(),
+                    cancel: cancel.clone(),
+                };
+                let before = self.closing.take();
+                let task = self.dialer.tasks.spawn(async move {
+                    if let Some(before) = before {
+                        let _ = before.await;
+                    }
+                    dialer.open(&key, &spec, attempt).await
+                });
                 self.opening = Some(Opening { cancel, task });
             }
             Effect::AbortOpen => {
                 if let Some(opening) = self.opening.take() {
                     opening.cancel.cancel();
-                    if let Ok(Ok(opened)) = opening.task.await {
-                        opened.link.close().await;
-                    }
+                    self.dispose(async move {
+                        match opening.task.await {
+                            Ok(Ok(opened)) => opened.link.close().await,
+                            Ok(Err(OpenFailed {
+                                remains: Some(remains),
+                                ..
+                            })) => remains.close().await,
+                            Ok(Err(_)) | Err(_) => {}
+                        }
+                    });
                 }
             }
-            Effect::Close => self.close_link().await,
+            Effect::Close => self.close_link(),
             Effect::List => {
                 // The agreed protocol is worth seeing even if the lists take long.
                 self.status.state = ConnectionState::Connected;
@@ -319,7 +371,7 @@ impl Actor {
         }
     }
 
-    async fn close_link(&mut self) {
+    fn close_link(&mut self) {
         self.listing = None;
         self.dirty = Dirty::default();
         (self.dirty_due, self.next_ping, self.next_refresh) = (None, None, None);
@@ -328,8 +380,7 @@ impl Actor {
         if let Some(link) = self.link.take() {
             // Nobody may start a call on a link that is being closed.
             self.show();
-            link.close().await;
-            self.status.stderr_tail = link.stderr_tail();
+            self.dispose(async move { link.close().await });
         }
     }
 
@@ -371,13 +422,6 @@ impl Actor {
 
     fn note_failure(&mut self, error: &Error) {
         tracing::warn!(reason = %error.reason(), %error, "the connection failed");
-        if let Some((_, tail)) = error
-            .facts()
-            .iter()
-            .find(|(name, _)| *name == "stderr_tail")
-        {
-            self.status.stderr_tail.clone_from(tail);
-        }
         self.status.last_failure = Some(Failure {
             reason: error.reason().to_string(),
             message: error.message().to_owned(),
@@ -483,9 +527,7 @@ impl Actor {
             self.status.since = Clock.wall();
         }
         self.status.failed_attempts = self.state.attempts();
-        if let Some(link) = &self.link {
-            self.status.stderr_tail = link.stderr_tail();
-        }
+        self.status.stderr_tail = self.journal.tail();
         self.show();
         if comparable(&self.status) == comparable(&self.published) {
             return;
@@ -532,10 +574,12 @@ fn same_connection(old: &ServerSpec, new: &ServerSpec) -> bool {
 }
 
 fn fault_of(error: &Error) -> Fault {
-    let bad_command = error.facts().iter().any(|(name, _)| *name == "command");
+    let has = |fact| error.facts().iter().any(|(name, _)| *name == fact);
+    let (bad_command, ended) = (has("command"), has("process"));
     match error.reason() {
         Reason::SignInRequired => Fault::Unauthorized,
         Reason::UpstreamUnreachable if bad_command => Fault::Permanent,
+        Reason::UpstreamUnreachable if ended => Fault::Crash,
         Reason::UpstreamUnreachable
         | Reason::UpstreamTimeout
         | Reason::UpstreamError

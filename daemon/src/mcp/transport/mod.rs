@@ -3,6 +3,7 @@
 //! A transport never sends anything twice: whether a repetition is safe is decided above, from [`Loss::sent`].
 
 pub mod http;
+pub mod journal;
 pub mod sse;
 pub mod stdio;
 
@@ -130,15 +131,6 @@ impl Transport {
         match self {
             Self::Http(http) => http.close().await,
             Self::Stdio(stdio) => stdio.close().await,
-        }
-    }
-
-    /// The last lines on a child's standard error.
-    #[must_use]
-    pub fn stderr_tail(&self) -> String {
-        match self {
-            Self::Http(_) => String::new(),
-            Self::Stdio(stdio) => stdio.stderr_tail(),
         }
     }
 }

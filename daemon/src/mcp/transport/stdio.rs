@@ -1,17 +1,17 @@
 //! A server as a child process: newline-delimited JSON-RPC on its standard streams
 //! (MCP 2026-07-28 basic/transports/stdio).
 //!
-//! The child leads a process group of its own, and the group ends with the transport. Everything is bounded: the length
-//! of a line, the queue towards the child, the kept lines of its standard error, every step of its end.
+//! The child leads a family of processes (see `processes`), and the family ends with the transport. Everything is bounded:
+//! the length of a line, the queue towards the child, the kept lines of its standard error, every step of its end.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::Path;
-use std::process::Stdio as Pipe;
+use std::process::{ExitStatus, Stdio as Pipe};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::Signal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc::error::TrySendError;
@@ -23,12 +23,15 @@ use crate::error::{Error, Reason};
 use crate::mcp::era::Frame;
 use crate::mcp::protocol::{self, META_SUBSCRIPTION, Message, RawJson, code, method};
 use crate::mcp::transport::Loss;
+use crate::mcp::transport::journal::Writer;
 use crate::model::spec::StdioSpec;
+use crate::processes::{Family, Keeper};
 
-/// How often a process group is asked whether it is empty.
-const GROUP_POLL: Duration = Duration::from_millis(20);
-/// How long a child that has closed its output may take to exit before its link is given up.
+/// How long a child that has closed its output may take to exit before its link is given up, and how long after its exit
+/// the rest of its output is waited for, which a grandchild may hold open for ever.
 const EXIT_PATIENCE: Duration = Duration::from_millis(500);
+/// How long what a child leaves behind may take to notice the end of its input before it is terminated.
+const LINGER: Duration = Duration::from_secs(1);
 /// Messages that wait to be written.
 const OUTBOX: usize = 256;
 /// Progress and log messages that one slow caller may leave unread; more are dropped.
@@ -45,7 +48,7 @@ pub struct StdioOptions {
     pub default_cwd: std::path::PathBuf,
     /// Longest line, in bytes.
     pub message_limit: usize,
-    /// Kept bytes of standard error.
+    /// Kept bytes of standard error, see [`Journal`](super::journal::Journal).
     pub stderr_tail: usize,
     /// Bound on each step of stopping the child: end of input, SIGTERM, SIGKILL.
     pub close_grace: Duration,
@@ -56,11 +59,9 @@ pub struct StdioOptions {
 pub struct Stdio {
     outbox: mpsc::Sender<Bytes>,
     shared: Arc<Shared>,
-    close_grace: Duration,
-    group: Option<Pid>,
-    /// Drops the child's standard input.
+    /// Ends the child, beginning with its standard input.
     hang_up: CancellationToken,
-    /// Becomes true when the child was reaped.
+    /// Becomes true when nothing of the child is left.
     gone: watch::Receiver<bool>,
 }
 
@@ -68,7 +69,6 @@ pub struct Stdio {
 struct Shared {
     command: String,
     pending: Mutex<Pending>,
-    stderr: Mutex<Tail>,
     message_limit: usize,
     /// Cancelled when the child's output is read to its end.
     drained: CancellationToken,
@@ -89,29 +89,17 @@ struct Waiter {
     response: oneshot::Sender<Result<Message, Loss>>,
 }
 
-/// The last bytes of a text that never ends.
-#[derive(Debug)]
-struct Tail {
-    bytes: VecDeque<u8>,
-    limit: usize,
-}
-
-impl Tail {
-    fn push(&mut self, chunk: &[u8]) {
-        self.bytes.extend(chunk);
-        let excess = self.bytes.len().saturating_sub(self.limit);
-        self.bytes.drain(..excess);
-    }
-}
-
 impl Stdio {
     /// Starts the child. Messages that belong to no request of ours go to `inbound`; when it is full they are refused.
+    /// Dropping the future before it completes starts nothing.
     ///
     /// # Errors
     /// `UPSTREAM_UNREACHABLE` when the program cannot be started; nothing is left behind.
-    pub fn spawn(
+    pub async fn spawn(
         spec: &StdioSpec,
         options: &StdioOptions,
+        keeper: &Arc<Keeper>,
+        journal: Writer,
         inbound: mpsc::Sender<Message>,
         tasks: &TaskTracker,
     ) -> Result<Self, Error> {
@@ -120,7 +108,6 @@ impl Stdio {
         command
             .stdout(Pipe::piped())
             .stderr(Pipe::piped())
-            .process_group(0)
             .kill_on_drop(true);
         command.current_dir(
             spec.cwd
@@ -132,13 +119,19 @@ impl Stdio {
                 command.env(name, value);
             }
         }
+        for (name, value) in utf8_locale(|name| {
+            let passed = options.pass_env.iter().any(|passed| passed == name);
+            passed.then(|| std::env::var(name).ok()).flatten()
+        }) {
+            command.env(name, value);
+        }
         for variable in &spec.env {
             command.env(&variable.name, variable.value.expose());
         }
-        let mut child = command
-            .spawn()
+        let (mut child, family) = keeper
+            .spawn(&mut command)
+            .await
             .map_err(|cause| cannot_start(spec, &cause))?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
@@ -147,10 +140,6 @@ impl Stdio {
         let shared = Arc::new(Shared {
             command: spec.command.clone(),
             pending: Mutex::default(),
-            stderr: Mutex::new(Tail {
-                bytes: VecDeque::new(),
-                limit: options.stderr_tail,
-            }),
             message_limit: options.message_limit,
             drained: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -158,7 +147,8 @@ impl Stdio {
         let (outbox, to_write) = mpsc::channel(OUTBOX);
         let (gone_tx, gone) = watch::channel(false);
         let hang_up = CancellationToken::new();
-        tasks.spawn(keep_tail(stderr, Arc::clone(&shared)));
+        let silent = CancellationToken::new();
+        tasks.spawn(keep_journal(stderr, journal, silent.clone()));
         tasks.spawn(write_lines(stdin, to_write, hang_up.clone()));
         tasks.spawn(read_lines(
             stdout,
@@ -166,18 +156,18 @@ impl Stdio {
             inbound,
             outbox.clone(),
         ));
-        tasks.spawn(reap(
-            child,
-            Arc::clone(&shared),
-            gone_tx,
-            options.close_grace,
-        ));
-        let group = pid.and_then(Pid::from_raw);
+        let life = Life {
+            family,
+            shared: Arc::clone(&shared),
+            silent,
+            hang_up: hang_up.clone(),
+            gone: gone_tx,
+            grace: options.close_grace,
+        };
+        tasks.spawn(life.live(child));
         Ok(Self {
             outbox,
             shared,
-            close_grace: options.close_grace,
-            group,
             hang_up,
             gone,
         })
@@ -195,16 +185,6 @@ impl Stdio {
             .end
             .clone()
             .unwrap_or_else(|| closed_output(&self.shared.command))
-    }
-
-    pub(super) fn stderr_tail(&self) -> String {
-        let tail = self
-            .shared
-            .stderr
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let bytes: Vec<u8> = tail.bytes.iter().copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     pub(super) async fn request(self: &Arc<Self>, frame: Frame) -> Result<StdioExchange, Loss> {
@@ -252,21 +232,32 @@ impl Stdio {
         })
     }
 
-    /// Ends the child and its group: end of input, SIGTERM, SIGKILL, each with a grace period. Idempotent.
+    /// Ends the child and everything that it has started: end of input, SIGTERM, SIGKILL, each with a grace period.
+    /// Returns when nothing of it is left. Idempotent.
     pub(super) async fn close(&self) {
         self.hang_up.cancel();
-        let mut gone = self.gone.clone();
-        for signal in [Some(Signal::TERM), Some(Signal::KILL), None] {
-            let ended = tokio::time::timeout(self.close_grace, gone.wait_for(|gone| *gone)).await;
-            if ended.is_ok() {
-                return;
-            }
-            if let (Some(group), Some(signal)) = (self.group, signal) {
-                // The group may be gone already; that is what is wanted.
-                let _ = kill_process_group(group, signal);
-            }
-        }
+        let _ = self.gone.clone().wait_for(|gone| *gone).await;
     }
+}
+
+/// What is to be set so that a child takes text for UTF-8, as JSON-RPC is: programs in a C locale mangle or refuse whatever
+/// is not ASCII.
+fn utf8_locale(passed: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
+    const UTF8: &str = "C.UTF-8";
+    let set = |name| passed(name).filter(|value| !value.is_empty());
+    let all = set("LC_ALL");
+    let effective = all
+        .clone()
+        .or_else(|| set("LC_CTYPE"))
+        .or_else(|| set("LANG"));
+    let effective = effective.unwrap_or_default().to_ascii_lowercase();
+    if effective.ends_with("utf-8") || effective.ends_with("utf8") {
+        return Vec::new();
+    }
+    // LC_ALL wins over everything: where it says otherwise, it has to give way.
+    let mut names = vec!["LANG", "LC_CTYPE"];
+    names.extend(all.map(|_| "LC_ALL"));
+    names.into_iter().map(|name| (name, UTF8)).collect()
 }
 
 fn cannot_start(spec: &StdioSpec, cause: &std::io::Error) -> Error {
@@ -286,53 +277,90 @@ fn closed_output(command: &str) -> Error {
         Reason::UpstreamUnreachable,
         format!("`{command}` has closed its output"),
     )
+    .with("process", "closed its output")
 }
 
-/// Waits for the child, fails everything that waits for it and ends what is left of its group.
-async fn reap(mut child: Child, shared: Arc<Shared>, gone: watch::Sender<bool>, grace: Duration) {
-    let group = child
-        .id()
-        .and_then(|pid| i32::try_from(pid).ok())
-        .and_then(Pid::from_raw);
-    let exited = async {
-        // A child that has closed its output is about to exit, and its exit status says more. One that stays is useless.
-        shared.drained.cancelled().await;
-        tokio::time::sleep(EXIT_PATIENCE).await;
-        shared.end(&closed_output(&shared.command));
-        std::future::pending::<std::convert::Infallible>().await
-    };
-    let status = tokio::select! {
-        status = child.wait() => status,
-        never = exited => match never {},
-    };
-    // Answers that the child wrote before it ended are still in the pipe: let the reader finish, but not for ever,
-    // because a grandchild may hold the pipe open.
-    let _ = tokio::time::timeout(grace, shared.drained.cancelled()).await;
-    let how = match status {
-        Ok(status) => status.to_string(),
-        Err(cause) => cause.to_string(),
-    };
-    let end = Error::new(
-        Reason::UpstreamUnreachable,
-        format!("the process `{}` has ended ({how})", shared.command),
-    );
-    shared.end(&end);
-    if let Some(group) = group {
-        end_group(group, grace).await;
-    }
-    let _ = gone.send(true);
+/// A child from its start until nothing of it is left.
+struct Life {
+    family: Family,
+    shared: Arc<Shared>,
+    /// Cancelled when its standard error has ended.
+    silent: CancellationToken,
+    hang_up: CancellationToken,
+    gone: watch::Sender<bool>,
+    grace: Duration,
 }
 
-/// Ends what a child leaves behind in its group. There is no event for "the group is empty": it is asked for.
-async fn end_group(group: Pid, grace: Duration) {
-    let _ = kill_process_group(group, Signal::TERM);
-    let emptied = async {
-        while test_kill_process_group(group).is_ok() {
-            tokio::time::sleep(GROUP_POLL).await;
+impl Life {
+    async fn live(self, mut child: Child) {
+        let output_ended = async {
+            // A child that has closed its output is about to exit, and its exit status says more. One that stays is useless.
+            self.shared.drained.cancelled().await;
+            tokio::time::sleep(EXIT_PATIENCE).await;
+            self.shared.end(&closed_output(&self.shared.command));
+            std::future::pending::<std::convert::Infallible>().await
+        };
+        let status = tokio::select! {
+            status = child.wait() => Some(status),
+            () = self.hang_up.cancelled() => None,
+            never = output_ended => match never {},
+        };
+        let by_itself = status.is_some();
+        let mut exited = by_itself;
+        if let Some(status) = status {
+            self.shared.end(&self.obituary(status).await);
         }
-    };
-    if tokio::time::timeout(grace, emptied).await.is_err() {
-        let _ = kill_process_group(group, Signal::KILL);
+        // Nobody may write any more. The steps of the end; what is left of a child that exited has no use for the first.
+        self.hang_up.cancel();
+        let mut extinct = false;
+        for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
+            match signal {
+                None if by_itself => continue,
+                None => {}
+                Some(signal) => self.family.signal(signal).await,
+            }
+            let step = async {
+                if !exited {
+                    let status = child.wait().await;
+                    exited = true;
+                    self.shared.end(&self.obituary(status).await);
+                }
+                if signal.is_none() {
+                    return tokio::time::timeout(LINGER, self.family.extinct())
+                        .await
+                        .is_ok();
+                }
+                self.family.extinct().await;
+                true
+            };
+            if let Ok(true) = tokio::time::timeout(self.grace, step).await {
+                extinct = true;
+                break;
+            }
+        }
+        if !extinct {
+            tracing::error!(command = %self.shared.command, "a process cannot be killed");
+        }
+        self.shared.end(&closed_output(&self.shared.command));
+        let _ = self.gone.send(true);
+        if !exited {
+            let _ = child.wait().await;
+        }
+    }
+
+    /// What is to be said of a child that has exited, when all that it had to say is read.
+    async fn obituary(&self, status: std::io::Result<ExitStatus>) -> Error {
+        let read = async {
+            self.shared.drained.cancelled().await;
+            self.silent.cancelled().await;
+        };
+        let _ = tokio::time::timeout(EXIT_PATIENCE, read).await;
+        let how = match status {
+            Ok(status) => status.to_string(),
+            Err(cause) => cause.to_string(),
+        };
+        let message = format!("the process `{}` has ended ({how})", self.shared.command);
+        Error::new(Reason::UpstreamUnreachable, message).with("process", how)
     }
 }
 
@@ -550,12 +578,16 @@ fn deliver(
     }
 }
 
-async fn keep_tail(mut stderr: impl AsyncRead + Unpin, shared: Arc<Shared>) {
+async fn keep_journal(
+    mut stderr: impl AsyncRead + Unpin,
+    mut journal: Writer,
+    silent: CancellationToken,
+) {
     let mut chunk = vec![0; 4096];
     while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
-        let mut tail = shared.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        tail.push(chunk.get(..read).unwrap_or_default());
+        journal.write(chunk.get(..read).unwrap_or_default());
     }
+    silent.cancel();
 }
 
 /// Splits a byte stream into lines with a bound; borders between chunks mean nothing.
@@ -675,7 +707,7 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::{any, prop_assert_eq, proptest};
 
-    use super::{Line, Lines, find_id};
+    use super::{Line, Lines, find_id, utf8_locale};
 
     fn whole(text: &'static str) -> Line {
         Line::Whole(Bytes::from(text))
@@ -692,6 +724,23 @@ mod tests {
         );
         assert_eq!(lines.push(b"more\nok\nlast"), [whole("ok")]);
         assert_eq!(lines.finish(), [whole("last")]);
+    }
+
+    #[test]
+    fn a_child_has_a_utf8_locale() {
+        let set = |variables: &[(&str, &str)]| {
+            let found = |name: &str| variables.iter().find(|(other, _)| *other == name);
+            let chosen = utf8_locale(|name| found(name).map(|(_, value)| (*value).to_owned()));
+            chosen.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(set(&[]), ["LANG", "LC_CTYPE"]);
+        assert_eq!(set(&[("LANG", "C")]), ["LANG", "LC_CTYPE"]);
+        assert_eq!(
+            set(&[("LANG", "de_DE.UTF-8"), ("LC_ALL", "C")]),
+            ["LANG", "LC_CTYPE", "LC_ALL"]
+        );
+        assert!(set(&[("LANG", "de_DE.UTF-8"), ("LC_ALL", "")]).is_empty());
+        assert!(set(&[("LANG", "C"), ("LC_ALL", "C.utf8")]).is_empty());
     }
 
     #[test]

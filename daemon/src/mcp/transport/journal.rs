@@ -1,0 +1,236 @@
+//! What the processes of a server wrote to their standard error: the last lines, with their times, over restarts.
+//!
+//! Bounded in bytes, whatever is written. Cheap to clone; all clones are one journal.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::base::Clock;
+use crate::model::status::LogLine;
+
+/// What a line costs beside its text, so that empty lines are bounded too.
+const LINE_COST: usize = 32;
+
+/// The last lines of a server. The newest survive.
+#[derive(Clone, Debug)]
+pub struct Journal(Arc<Mutex<Lines>>);
+
+#[derive(Debug)]
+struct Lines {
+    limit: usize,
+    /// Starts of a process so far.
+    starts: u32,
+    kept: VecDeque<Kept>,
+    /// Cost of all kept lines.
+    cost: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    line: LogLine,
+    /// No line end was read yet.
+    open: bool,
+}
+
+/// Writes for one process.
+#[derive(Debug)]
+pub struct Writer {
+    journal: Journal,
+    start: u32,
+    /// The beginning of a character whose end is still to come.
+    rest: Vec<u8>,
+}
+
+impl Journal {
+    /// An empty journal that keeps about `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self(Arc::new(Mutex::new(Lines {
+            limit,
+            starts: 0,
+            kept: VecDeque::new(),
+            cost: 0,
+        })))
+    }
+
+    /// A process is about to start.
+    #[must_use]
+    pub fn begin(&self) -> Writer {
+        let mut lines = self.lock();
+        lines.starts = lines.starts.saturating_add(1);
+        Writer {
+            journal: self.clone(),
+            start: lines.starts,
+            rest: Vec::new(),
+        }
+    }
+
+    /// All lines that are kept, oldest first.
+    #[must_use]
+    pub fn lines(&self) -> Vec<LogLine> {
+        let lines = self.lock();
+        lines.kept.iter().map(|kept| kept.line.clone()).collect()
+    }
+
+    /// What the latest process wrote, as one text.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        let lines = self.lock();
+        let mut text = String::new();
+        for kept in lines
+            .kept
+            .iter()
+            .filter(|kept| kept.line.start == lines.starts)
+        {
+            text.push_str(&kept.line.text);
+            if !kept.open {
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Lines> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writer {
+    /// Takes the next bytes; where they are cut means nothing.
+    pub fn write(&mut self, bytes: &[u8]) {
+        let mut joined = std::mem::take(&mut self.rest);
+        joined.extend_from_slice(bytes);
+        let last = joined
+            .utf8_chunks()
+            .last()
+            .map_or(&[][..], |last| last.invalid());
+        // At the very end, what is not a character may only be not a whole one.
+        let whole = match std::str::from_utf8(last) {
+            Err(error) if error.error_len().is_none() => joined.len() - last.len(),
+            _ => joined.len(),
+        };
+        self.rest = joined.split_off(whole);
+        let bytes = joined.as_slice();
+        let mut lines = self.journal.lock();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let text = piece.strip_suffix(b"\n");
+            lines.push(self.start, text.unwrap_or(piece), text.is_some());
+        }
+    }
+}
+
+impl Lines {
+    fn push(&mut self, start: u32, text: &[u8], ends: bool) {
+        let text = String::from_utf8_lossy(text);
+        let text = if ends {
+            text.trim_end_matches('\r')
+        } else {
+            &*text
+        };
+        let goes_on = self
+            .kept
+            .back()
+            .is_some_and(|last| last.open && last.line.start == start);
+        if !goes_on {
+            self.cost += LINE_COST;
+            self.kept.push_back(Kept {
+                line: LogLine {
+                    at: Clock.wall(),
+                    start,
+                    text: String::new(),
+                },
+                open: true,
+            });
+        }
+        let limit = self.limit.saturating_sub(LINE_COST);
+        if let Some(last) = self.kept.back_mut() {
+            let line = &mut last.line.text;
+            last.open = !ends;
+            line.push_str(text);
+            self.cost += text.len();
+            // A line that never ends keeps its end.
+            if line.len() > limit {
+                let mut cut = line.len() - limit;
+                while !line.is_char_boundary(cut) {
+                    cut += 1;
+                }
+                line.drain(..cut);
+                self.cost -= cut;
+            }
+        }
+        while self.cost > self.limit {
+            let Some(oldest) = self.kept.pop_front() else {
+                break;
+            };
+            self.cost -= LINE_COST + oldest.line.text.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert, proptest};
+
+    use super::{Journal, LINE_COST};
+
+    fn texts(journal: &Journal) -> Vec<String> {
+        let lines = journal.lines();
+        lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn lines_are_kept_over_starts() {
+        let journal = Journal::new(1000);
+        let mut first = journal.begin();
+        first.write(b"one\r\ntw");
+        first.write(b"o\nno end");
+        assert_eq!(texts(&journal), ["one", "two", "no end"]);
+        assert_eq!(journal.tail(), "one\ntwo\nno end");
+        let mut second = journal.begin();
+        assert_eq!(journal.tail(), "");
+        for byte in "again \u{20ac}".as_bytes() {
+            second.write(&[*byte]);
+        }
+        second.write(b"\xff\n");
+        assert_eq!(
+            texts(&journal),
+            ["one", "two", "no end", "again \u{20ac}\u{fffd}"]
+        );
+        assert_eq!(journal.tail(), "again \u{20ac}\u{fffd}\n");
+        let starts: Vec<_> = journal.lines().iter().map(|line| line.start).collect();
+        assert_eq!(starts, [1, 1, 1, 2]);
+    }
+
+    #[test]
+    fn the_newest_survive() {
+        let journal = Journal::new(3 * (LINE_COST + 4));
+        let mut writer = journal.begin();
+        writer.write(b"aaaa\nbbbb\ncccc\ndddd\n");
+        assert_eq!(texts(&journal), ["bbbb", "cccc", "dddd"]);
+        writer.write(&[b'x'; 10_000]);
+        writer.write(b"end");
+        let tail = journal.tail();
+        assert!(
+            tail.ends_with("xxend") && tail.len() <= 3 * (LINE_COST + 4),
+            "{tail}"
+        );
+        let nothing = Journal::new(0);
+        nothing.begin().write(b"x\ny");
+        assert!(nothing.lines().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_the_limit(chunks in any::<Vec<Vec<u8>>>(), limit in 0_usize..300) {
+            let journal = Journal::new(limit);
+            let mut writer = journal.begin();
+            for chunk in &chunks {
+                writer.write(chunk);
+                let lines = journal.lines();
+                let cost: usize = lines.iter().map(|line| line.text.len() + LINE_COST).sum();
+                prop_assert!(cost <= limit);
+                prop_assert!(cost == journal.lock().cost);
+            }
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Child processes that leave nothing behind: starts them, knows everything that comes of them, ends it.
+//!
+//! A server's *family* is its process and whatever that starts. Orphans are adopted by the daemon (it is a subreaper), so
+//! a family never leaves the daemon's tree; an adopted process is recognised by its process group, or by the marker in
+//! its environment. A [`guard`] ends what a killed daemon leaves behind. Knows nothing of MCP.
+
+pub mod guard;
+mod table;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::base::Clock;
+use table::Process;
+
+/// The variable that a family carries: `HOME.RUN.NUMBER`, where HOME is the data directory and RUN this daemon process.
+const MARKER: &str = "MCP_SIDECAR_PROCESS";
+/// There is no event for "no process is left": it is asked for this often.
+const POLL: Duration = Duration::from_millis(50);
+/// Orphans that ended are looked for at most this often.
+const REAP_PAUSE: Duration = Duration::from_millis(200);
+/// Pause before a guard that died is replaced.
+const GUARD_PAUSE: Duration = Duration::from_secs(1);
+
+/// Starts families and keeps track of them.
+#[derive(Debug)]
+pub struct Keeper {
+    /// `HOME.`, common to all daemons that ever ran on this data directory.
+    home: String,
+    /// `HOME.RUN.`, of this daemon only.
+    run: String,
+    grace: Duration,
+    next: AtomicU64,
+    /// Our children by process id, with the number of their family; 0 is the guard. Locked while a process is started,
+    /// so that nobody takes one that has just been born for an orphan.
+    known: Mutex<HashMap<i32, u64>>,
+    last: tokio::sync::Mutex<Option<(Instant, Arc<Survey>)>>,
+    /// Cancelled when the first family is about to start.
+    wanted: CancellationToken,
+    /// Whether processes may be started: leftovers are gone, and the guard watches.
+    ready: watch::Sender<bool>,
+    stop: CancellationToken,
+    /// Set before `stop` if nothing is left for the guard to do.
+    clean: AtomicBool,
+    /// Children that this process had before it was the daemon. They are none of its business.
+    inherited: Vec<Process>,
+}
+
+/// Who lives below the daemon at one moment; without those that have ended.
+#[derive(Debug, Default)]
+struct Survey {
+    families: HashMap<u64, Vec<Process>>,
+    /// Adopted processes that hide where they come from.
+    strays: Vec<Process>,
+    /// Processes cannot be listed here: only process groups are known.
+    blind: bool,
+}
+
+/// One server's processes. The leader's id stays reserved until this is dropped, which must be after it was waited for.
+#[derive(Debug)]
+pub struct Family {
+    keeper: Arc<Keeper>,
+    number: u64,
+    leader: Pid,
+}
+
+impl Keeper {
+    /// Makes this process the one that adopts orphans. `home` is the data directory, which no other daemon uses;
+    /// `grace` bounds each step of ending what a killed daemon left behind.
+    ///
+    /// # Errors
+    /// When the data directory cannot be looked at.
+    pub fn new(home: &Path, grace: Duration) -> io::Result<Arc<Self>> {
+        let place = std::fs::metadata(home)?;
+        let home = format!("{:x}-{:x}.", place.dev(), place.ino());
+        let run = format!("{home}{}.", uuid::Uuid::new_v4().simple());
+        if let Err(cause) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+            tracing::warn!(%cause, "orphans of stdio servers cannot be adopted; those that leave their group may survive");
+        }
+        Ok(Arc::new(Self {
+            home,
+            run,
+            grace,
+            next: AtomicU64::new(1),
+            known: Mutex::default(),
+            last: tokio::sync::Mutex::default(),
+            wanted: CancellationToken::new(),
+            ready: watch::Sender::new(false),
+            stop: CancellationToken::new(),
+            clean: AtomicBool::new(false),
+            inherited: table::all()
+                .unwrap_or_default()
+                .into_iter()
+                .filter(|process| process.parent == own())
+                .collect(),
+        }))
+    }
+
+    /// Starts the work in the background, on `tasks`: ends what an earlier daemon on this data directory left behind,
+    /// then keeps a guard from the first family on, and buries adopted orphans. Ends with [`Keeper::stop`].
+    pub fn start(self: &Arc<Self>, tasks: &TaskTracker) {
+        tasks.spawn(Arc::clone(self).bury());
+        tasks.spawn(Arc::clone(self).watch_over());
+    }
+
+    /// Starts a process as the leader of a group and a family. Waits until leftovers of an earlier daemon are gone and
+    /// the guard is there; dropping the future before it completes starts nothing.
+    ///
+    /// # Errors
+    /// Those of [`Command::spawn`].
+    pub async fn spawn(self: &Arc<Self>, command: &mut Command) -> io::Result<(Child, Family)> {
+        self.wanted.cancel();
+        let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        command
+            .env(MARKER, format!("{}{number}", self.run))
+            .process_group(0);
+        let (child, leader) = self.give_birth(command, number)?;
+        let family = Family {
+            keeper: Arc::clone(self),
+            number,
+            leader,
+        };
+        Ok((child, family))
+    }
+
+    fn give_birth(&self, command: &mut Command, number: u64) -> io::Result<(Child, Pid)> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command.spawn()?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let pid = id
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| io::Error::other("a child has no process id"))?;
+        known.insert(pid.as_raw_nonzero().get(), number);
+        Ok((child, pid))
+    }
+
+    fn forget(&self, pid: Pid) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&pid.as_raw_nonzero().get());
+    }
+
+    /// Ends whatever is still below the daemon, and the guard. No family may be started any more.
+    pub async fn stop(self: &Arc<Self>) {
+        for signal in [Signal::TERM, Signal::KILL] {
+            let mut told = HashSet::new();
+            let all_gone = async {
+                loop {
+                    let survey = self.survey().await;
+                    let left = survey
+                        .strays
+                        .iter()
+                        .chain(survey.families.values().flatten());
+                    let fresh = left.clone().filter(|process| told.insert(process.pid));
+                    fresh.for_each(|process| {
+                        process.signal(signal);
+                    });
+                    if left.count() == 0 {
+                        return;
+                    }
+                    tokio::time::sleep(POLL).await;
+                }
+            };
+            if tokio::time::timeout(self.grace, all_gone).await.is_ok() {
+                self.clean.store(true, Ordering::Relaxed);
+                break;
+            }
+        }
+        self.stop.cancel();
+    }
+
+    /// Looks at the processes below the daemon as they are after this call began. Callers at the same time share a look.
+    async fn survey(self: &Arc<Self>) -> Arc<Survey> {
+        let asked = Clock.now();
+        let mut last = self.last.lock().await;
+        if let Some((at, survey)) = &*last
+            && *at >= asked
+        {
+            return Arc::clone(survey);
+        }
+        let at = Clock.now();
+        let keeper = Arc::clone(self);
+        let look = tokio::task::spawn_blocking(move || keeper.look());
+        let survey = Arc::new(look.await.unwrap_or_default());
+        *last = Some((at, Arc::clone(&survey)));
+        survey
+    }
+
+    /// Blocking: reads the process table, buries orphans that have ended, and finds out who belongs to whom.
+    fn look(&self) -> Survey {
+        let all = match table::all() {
+            Ok(all) => all,
+            Err(cause) => {
+                tracing::warn!(%cause, "processes cannot be listed; only process groups are ended");
+                return Survey {
+                    blind: true,
+                    ..Survey::default()
+                };
+            }
+        };
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let children = || all.iter().filter(|process| process.parent == own());
+        for orphan in children().filter(|process| process.ended) {
+            // A known child is waited for by whoever started it.
+            if let Some(pid) = Pid::from_raw(orphan.pid)
+                && !known.contains_key(&orphan.pid)
+            {
+                let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
+            }
+        }
+        let mut survey = Survey::default();
+        for child in children().filter(|process| !process.ended) {
+            if self.inherited.iter().any(|old| old.is(child)) {
+                continue;
+            }
+            let family = known
+                .get(&child.pid)
+                .or_else(|| known.get(&child.group))
+                .copied()
+                .or_else(|| {
+                    table::marker(child.pid)?
+                        .strip_prefix(&self.run)?
+                        .parse()
+                        .ok()
+                });
+            let members = match family {
+                Some(0) => continue,
+                Some(number) => survey.families.entry(number).or_default(),
+                None => &mut survey.strays,
+            };
+            members.extend(table::tree(&all, child));
+        }
+        survey
+    }
+
+    /// Waits for adopted orphans when they end, so that no zombie stays.
+    async fn bury(self: Arc<Self>) {
+        let Ok(mut deaths) = signal(SignalKind::child()) else {
+            return;
+        };
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                _ = deaths.recv() => {}
+            }
+            self.survey().await;
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(REAP_PAUSE) => {}
+            }
+        }
+    }
+
+    /// Clears what an earlier daemon left, then keeps a guard alive.
+    async fn watch_over(self: Arc<Self>) {
+        let keeper = Arc::clone(&self);
+        let cleared = tokio::task::spawn_blocking(move || {
+            let left = guard::Remnants {
+                of: &keeper.home,
+                but_not_of: Some(&keeper.run),
+            };
+            left.end(keeper.grace, Duration::ZERO)
+        });
+        match cleared.await {
+            Ok(0) | Err(_) => {}
+            Ok(ended) => {
+                tracing::warn!(ended, "ended processes that an earlier daemon left behind");
+            }
+        }
+        tokio::select! {
+            () = self.stop.cancelled() => return,
+            () = self.wanted.cancelled() => {}
+        }
+        loop {
+            match self.run_guard().await {
+                Ok(()) => return,
+                Err(cause) => tracing::error!(
+                    %cause,
+                    "the guard does not run; stdio servers survive a killed daemon until the next one starts"
+                ),
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(GUARD_PAUSE) => {}
+            }
+        }
+    }
+
+    /// Runs one guard until the daemon stops; fails if the guard ends before that.
+    async fn run_guard(&self) -> io::Result<()> {
+        // This very program, even if its file was replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0(guard::NAME)
+            .args([guard::ARGUMENT, &self.run])
+            .arg(self.grace.as_millis().to_string())
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0);
+        let started = self.give_birth(&mut command, 0);
+        self.ready.send_replace(true);
+        let (mut child, pid) = started?;
+        let mut line = child.stdin.take();
+        let ended = tokio::select! {
+            ended = child.wait() => Some(ended),
+            () = self.stop.cancelled() => None,
+        };
+        if ended.is_none() && self.clean.load(Ordering::Relaxed) {
+            if let Some(line) = &mut line {
+                // Nothing is left: it need not look.
+                let _ = line.write_all(guard::FAREWELL).await;
+            }
+            let _ = tokio::time::timeout(GUARD_PAUSE, child.wait()).await;
+        }
+        self.forget(pid);
+        match ended {
+            None => Ok(()),
+            Some(Ok(status)) => Err(io::Error::other(format!("it ended ({status})"))),
+            Some(Err(cause)) => Err(cause),
+        }
+    }
+}
+
+fn own() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+impl Family {
+    /// Sends a signal to the leader's group and to every member that has left it.
+    pub async fn signal(&self, signal: Signal) {
+        let survey = self.keeper.survey().await;
+        let members = survey
+            .families
+            .get(&self.number)
+            .map_or(&[][..], Vec::as_slice);
+        let group = self.leader.as_raw_nonzero().get();
+        if survey.blind || members.iter().any(|member| member.group == group) {
+            // The whole group in one stroke: none of it can start another process in between.
+            let _ = kill_process_group(self.leader, signal);
+        }
+        for member in members.iter().filter(|member| member.group != group) {
+            member.signal(signal);
+        }
+    }
+
+    /// Completes when no process of the family is left. Wait for the leader first: it counts as long as it runs.
+    pub async fn extinct(&self) {
+        loop {
+            let survey = self.keeper.survey().await;
+            let left = if survey.blind {
+                test_kill_process_group(self.leader).is_ok()
+            } else {
+                survey.families.contains_key(&self.number)
+            };
+            if !left {
+                return;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.keeper.forget(self.leader);
+    }
+}
