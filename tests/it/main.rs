@@ -16,6 +16,7 @@ mod harness;
 mod lifecycle;
 mod listings;
 mod peers;
+mod processes;
 mod questions;
 mod reflection;
 mod servers;

@@ -167,6 +167,42 @@ impl Clients {
         self.servers().remove_server(request).await.map(|_| ())
     }
 
+    /// ConnectServer, with the server's own bound on waiting.
+    pub async fn connect_server(&self, id: &str) -> Result<Server, Status> {
+        let request = v1::ConnectServerRequest {
+            namespace: self.namespace(),
+            server_id: id.to_owned(),
+            wait_timeout: None,
+        };
+        let answer = self.servers().connect_server(request).await?.into_inner();
+        Ok(answer.server.expect("ConnectServer returns the server"))
+    }
+
+    /// DisconnectServer.
+    pub async fn disconnect_server(&self, id: &str) -> Result<(), Status> {
+        let request = v1::DisconnectServerRequest {
+            namespace: self.namespace(),
+            target: Some(v1::disconnect_server_request::Target::ServerId(
+                id.to_owned(),
+            )),
+        };
+        self.servers().disconnect_server(request).await.map(|_| ())
+    }
+
+    /// GetServerLog.
+    pub async fn log(&self, id: &str) -> Result<Vec<v1::ServerLogLine>, Status> {
+        let request = v1::GetServerLogRequest {
+            namespace: self.namespace(),
+            server_id: id.to_owned(),
+        };
+        Ok(self
+            .servers()
+            .get_server_log(request)
+            .await?
+            .into_inner()
+            .lines)
+    }
+
     /// All servers of the namespace.
     pub async fn list(&self) -> Vec<Server> {
         let mut servers = Vec::new();

@@ -39,6 +39,60 @@ pub enum StdioFault {
     Register(String),
     /// Appends every line that it reads to this file.
     Record(String),
+    /// Starts another process, which does nothing for a very long time.
+    Helper(Helper),
+    /// Ignores SIGTERM and the end of its input.
+    Stubborn,
+    /// When its input ends, works for this many milliseconds and then makes this file.
+    SlowEnd(u64, String),
+    /// Closes its standard output once it has answered a call, and stays.
+    CloseOutput,
+    /// Does not read anything.
+    Deaf,
+    /// Writes this line to standard error before it reads anything.
+    Say(String),
+    /// Offers this many tools more, with schemas of about this many bytes.
+    ManyTools(usize, usize),
+    /// Answers calls in this form.
+    Answer(Form),
+}
+
+/// A process that a server starts.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Helper {
+    /// Leaves the server's session and is nobody's child: two forks with `setsid` in between.
+    pub detached: bool,
+    /// Ignores SIGTERM.
+    pub stubborn: bool,
+    /// Holds the server's standard streams open.
+    pub holds_streams: bool,
+    /// Where it appends its process id.
+    pub pids: String,
+}
+
+/// How a call is answered on the wire.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// These bytes first, then the answer.
+    After(Vec<u8>),
+    /// One byte per write.
+    ByteByByte,
+    /// Ended by CR and LF.
+    Crlf,
+    /// Behind a byte order mark.
+    Bom,
+    /// With a byte that is not UTF-8 in a string of the result.
+    BadUtf8,
+    /// As the only element of an array.
+    Batch,
+    /// Without a line end, at the end of the stream.
+    LastWords,
+    /// So many megabytes of an answer that never ends; the next call is answered well.
+    Endless(usize),
+    /// With a text of so many bytes.
+    Big(usize),
 }
 
 /// What the server does.
@@ -73,10 +127,22 @@ impl Script {
         let file = dir.join(format!("{name}.json"));
         std::fs::write(&file, serde_json::to_string(self).unwrap()).expect("write the script");
         let program = programs().await.join("fake-stdio");
-        let args = [file.to_str().unwrap().to_owned()];
-        crate::clients::stdio_spec(name, program.to_str().unwrap(), &args)
+        let line = [program.to_str().unwrap(), file.to_str().unwrap()];
+        if !self.faults.contains(&StdioFault::Stubborn) {
+            return crate::clients::stdio_spec(name, line[0], &[line[1].to_owned()]);
+        }
+        let args = ["-c", STUBBORN].into_iter().chain(line);
+        crate::clients::stdio_spec(name, "sh", &args.map(str::to_owned).collect::<Vec<_>>())
     }
 }
+
+/// A signal that is ignored stays so in the next program.
+const STUBBORN: &str = "trap '' TERM; exec \"$0\" \"$@\"";
+/// First arguments of the program where it is no server.
+const DETACH: &str = "--detach";
+const LINGER: &str = "--linger";
+/// Longer than any test.
+const FOR_EVER: Duration = Duration::from_hours(1);
 
 struct Server {
     script: Script,
@@ -86,7 +152,17 @@ struct Server {
 
 /// Runs the script that the first argument names, until standard input ends.
 pub fn main() {
-    let path = std::env::args().nth(1).expect("usage: fake-stdio SCRIPT");
+    let mut args = std::env::args().skip(1);
+    let path = args.next().expect("usage: fake-stdio SCRIPT");
+    if path == LINGER {
+        append(&args.next().unwrap(), &std::process::id().to_string());
+        return std::thread::sleep(FOR_EVER);
+    }
+    if path == DETACH {
+        rustix::process::setsid().expect("a session of its own");
+        linger(args.next().unwrap() == "true", &args.next().unwrap(), true);
+        return;
+    }
     let script = std::fs::read_to_string(path).expect("read the script");
     let script: Script = serde_json::from_str(&script).expect("a valid script");
     let mut lock = None;
@@ -112,21 +188,97 @@ pub fn main() {
                 }
                 lock = Some(file.clone());
             }
+            StdioFault::Helper(helper) => helper.start(),
+            StdioFault::Say(line) => append("/dev/stderr", line),
+            StdioFault::Deaf => std::thread::sleep(FOR_EVER),
             StdioFault::Register(file) => {
                 append(file, &std::process::id().to_string());
             }
             _ => {}
         }
     }
+    let end = script.faults.clone();
     let server = Server {
         script,
         out: std::io::stdout(),
         input: std::io::stdin().lock().lines(),
     };
     server.run();
+    for fault in end {
+        match fault {
+            StdioFault::Stubborn => std::thread::sleep(FOR_EVER),
+            StdioFault::SlowEnd(millis, file) => {
+                std::thread::sleep(Duration::from_millis(millis));
+                append(&file, "complete");
+            }
+            _ => {}
+        }
+    }
     if let Some(file) = lock {
         std::fs::remove_file(file).expect("remove the lock file");
     }
+}
+
+impl Helper {
+    fn start(&self) {
+        if !self.detached {
+            return linger(self.stubborn, &self.pids, self.holds_streams);
+        }
+        let program = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new(program);
+        command.args([DETACH, &self.stubborn.to_string(), &self.pids]);
+        let mut between = streams(&mut command, self.holds_streams).spawn().unwrap();
+        between.wait().unwrap();
+    }
+}
+
+#[expect(
+    clippy::zombie_processes,
+    reason = "a server that takes care of its children would be no test"
+)]
+/// Starts a process that lingers, and waits until it has appended its id to a file.
+fn linger(stubborn: bool, pids: &str, holds_streams: bool) {
+    let program = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new("sh");
+    let prefix = if stubborn {
+        STUBBORN
+    } else {
+        "exec \"$0\" \"$@\""
+    };
+    command
+        .args(["-c", prefix])
+        .arg(program)
+        .args([LINGER, pids]);
+    let child = streams(&mut command, holds_streams).spawn().unwrap();
+    // The shell becomes the program, which keeps its id.
+    let id = child.id().to_string();
+    while !std::fs::read_to_string(pids)
+        .unwrap_or_default()
+        .lines()
+        .any(|line| line == id)
+    {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn streams(command: &mut std::process::Command, held: bool) -> &mut std::process::Command {
+    use std::process::Stdio;
+    if held {
+        return command;
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+}
+
+fn big_tool(number: usize, bytes: usize) -> Value {
+    let mut tool = tool(&format!("tool-{number}"));
+    tool["inputSchema"] = json!({
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": "d".repeat(bytes)}},
+    });
+    tool
 }
 
 fn append(file: &str, line: &str) {
@@ -191,7 +343,75 @@ impl Server {
             Some(Err(code)) => answer["error"] = json!({"code": code, "message": "refused"}),
             None => return,
         }
-        self.send(&answer);
+        let form = self.script.faults.iter().find_map(|fault| match fault {
+            StdioFault::Answer(form) if method == "tools/call" => Some(form.clone()),
+            _ => None,
+        });
+        match form {
+            Some(form) => self.send_as(answer, form),
+            None => self.send(&answer),
+        }
+        if method == "tools/call" && self.has(&StdioFault::CloseOutput) {
+            // The same process, without the pipe.
+            use std::os::unix::process::CommandExt as _;
+            let program = std::env::current_exe().unwrap();
+            let mut next = std::process::Command::new(program);
+            next.args([LINGER, "/dev/null"]);
+            panic!("{}", next.stdout(std::process::Stdio::null()).exec());
+        }
+    }
+
+    fn send_as(&mut self, mut answer: Value, form: Form) {
+        let mut line = format!("{answer}\n").into_bytes();
+        match form {
+            Form::After(mut first) => {
+                first.append(&mut line);
+                line = first;
+            }
+            Form::ByteByByte => {
+                for byte in line {
+                    self.out.write_all(&[byte]).unwrap();
+                    self.out.flush().unwrap();
+                }
+                return;
+            }
+            Form::Crlf => line.insert(line.len() - 1, b'\r'),
+            Form::Bom => line = [b"\xef\xbb\xbf", line.as_slice()].concat(),
+            Form::BadUtf8 => {
+                answer["result"]["content"][0]["text"] = json!("-here-");
+                let text = format!("{answer}\n");
+                let (head, tail) = text.split_once("-here-").unwrap();
+                line = [head.as_bytes(), b"\xff", tail.as_bytes()].concat();
+            }
+            Form::Batch => line = format!("[{answer}]\n").into_bytes(),
+            Form::LastWords => {
+                line.pop();
+            }
+            Form::Endless(megabytes) => {
+                line = Vec::new();
+                let head = format!("{{\"id\":{},\"result\":\"", answer["id"]);
+                self.out.write_all(head.as_bytes()).unwrap();
+                let chunk = vec![b'x'; 1 << 20];
+                for _ in 0..megabytes {
+                    self.out.write_all(&chunk).unwrap();
+                }
+                self.out.write_all(b"\n").unwrap();
+                self.script
+                    .faults
+                    .retain(|fault| !matches!(fault, StdioFault::Answer(_)));
+            }
+            Form::Big(bytes) => {
+                answer["result"]["content"][0]["text"] = json!("x".repeat(bytes));
+                line = format!("{answer}\n").into_bytes();
+            }
+        }
+        self.out
+            .write_all(&line)
+            .and_then(|()| self.out.flush())
+            .unwrap();
+        if self.has(&StdioFault::Answer(Form::LastWords)) {
+            std::process::exit(0);
+        }
     }
 
     fn plain(&self, method: &str) -> Result<Value, i64> {
@@ -214,7 +434,12 @@ impl Server {
             })),
             "ping" if !modern => Ok(json!({})),
             "tools/list" => {
-                let tools = ["echo", "ask", "hang"].map(tool);
+                let mut tools = Vec::from(["echo", "ask", "hang"].map(tool));
+                for fault in &self.script.faults {
+                    if let StdioFault::ManyTools(count, bytes) = fault {
+                        tools.extend((0..*count).map(|n| big_tool(n, *bytes)));
+                    }
+                }
                 Ok(json!({"tools": tools, "ttlMs": 0, "cacheScope": "private"}))
             }
             _ => Err(-32601),

@@ -36,7 +36,7 @@ pub mod prelude {
     };
     pub use crate::daemon::TestDaemon;
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
-    pub use crate::fake_stdio::{Script, StdioFault};
+    pub use crate::fake_stdio::{Form, Helper, Script, StdioFault};
     pub use crate::updates::Updates;
     pub use crate::v1;
     pub use crate::v1::{AddOutcome, ConnectionState, Era, Server, ServerSpec};

@@ -64,6 +64,49 @@ impl Drop for Group {
     }
 }
 
+/// Processes that were started with this text in an environment variable, without those that have ended.
+pub fn with_variable(text: &str) -> Vec<i32> {
+    processes(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.any(|variable| String::from_utf8_lossy(variable).contains(text))
+    })
+}
+
+/// Children of a process; with `ended`, only those that have ended and that nobody has waited for.
+pub fn children(parent: i32, ended: bool) -> Vec<i32> {
+    processes(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let Some((_, fields)) = stat.rsplit_once(") ") else {
+            return false;
+        };
+        let mut fields = fields.split(' ');
+        let is_ended = fields.next() == Some("Z");
+        fields.next() == Some(&parent.to_string()) && is_ended == ended
+    })
+}
+
+/// Resident memory of a process in bytes: now, and at most so far.
+pub fn resident(pid: i32) -> (u64, u64) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a running process");
+    let kilobytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_ascii_whitespace().next());
+        number
+            .and_then(|number| number.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    (kilobytes("VmRSS:") << 10, kilobytes("VmHWM:") << 10)
+}
+
+fn processes(wanted: impl Fn(i32) -> bool) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").expect("a process table");
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| wanted(*pid)).collect()
+}
+
 /// Directory of the profile this program was built with, for example `target/debug`.
 pub fn profile_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("path of the running program");
