@@ -33,8 +33,9 @@ const MARKER: &str = "MCP_SIDECAR_PROCESS";
 const POLL: Duration = Duration::from_millis(50);
 /// Orphans that ended are looked for at most this often.
 const REAP_PAUSE: Duration = Duration::from_millis(200);
-/// Pause before a guard that died is replaced.
+/// Pause before a guard that died is replaced, and the longest one if that goes on.
 const GUARD_PAUSE: Duration = Duration::from_secs(1);
+const GUARD_PAUSE_MAX: Duration = Duration::from_mins(1);
 
 /// Starts families and keeps track of them.
 #[derive(Debug)]
@@ -285,6 +286,7 @@ impl Keeper {
             () = self.stop.cancelled() => return,
             () = self.wanted.cancelled() => {}
         }
+        let mut pause = GUARD_PAUSE;
         loop {
             match self.run_guard().await {
                 Ok(()) => return,
@@ -295,8 +297,9 @@ impl Keeper {
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(GUARD_PAUSE) => {}
+                () = tokio::time::sleep(pause) => {}
             }
+            pause = GUARD_PAUSE_MAX.min(pause * 2);
         }
     }
 
