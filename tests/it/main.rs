@@ -12,6 +12,7 @@ mod bad_input;
 mod calls;
 mod crash;
 mod harness;
+mod hostile;
 mod lifecycle;
 mod listings;
 mod peers;
