@@ -13,6 +13,7 @@ mod calls;
 mod cancel;
 mod crash;
 mod harness;
+mod hostile;
 mod lifecycle;
 mod listings;
 mod peers;

@@ -21,7 +21,7 @@ use crate::store::Store;
 use actor::Actor;
 
 /// Commands that may wait for the actor.
-const COMMANDS: usize = 32;
+const COMMANDS: usize = 1024;
 
 /// What is known of a server now.
 #[derive(Clone, Debug, Default)]
@@ -145,17 +145,16 @@ impl Handle {
             .await
     }
 
-    /// Gives the server another id, without touching its connection. Returns the handle under the new id.
+    /// Gives the server another id, without touching its connection: the handle under the new id, whose later commands
+    /// find it in force.
     #[must_use = "the old handle has the old id"]
     pub async fn rename(&self, key: ServerKey) -> Self {
-        self.tell(|done| Command::Rename(key.clone(), done))
-            .await
-            .done()
-            .await;
-        Self {
-            key,
+        let renamed = Self {
+            key: key.clone(),
             ..self.clone()
-        }
+        };
+        let _in_order = self.tell(|done| Command::Rename(key, done)).await;
+        renamed
     }
 
     /// Ends the connection and the actor. Returns when everything of it is gone.

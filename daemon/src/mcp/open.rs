@@ -24,6 +24,7 @@ use crate::mcp::link::{Link, LinkParts, Peer};
 use crate::mcp::protocol::{self, Message, RawJson, code, method};
 use crate::mcp::push;
 use crate::mcp::transport::http::Http;
+use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::stdio::Stdio;
 use crate::mcp::transport::{Exchange, Loss, Transport};
 use crate::model::spec::{ServerSpec, TransportSpec};
@@ -214,7 +215,7 @@ impl Dialer {
             Ok(agreed) => agreed,
             Err(error) => {
                 dial.transport.close().await;
-                return Err(with_stderr(error, &dial.transport));
+                return Err(Redactor::new(spec).error(with_stderr(error, &dial.transport)));
             }
         };
         let verdict = agreed.certain.then(|| Verdict {
@@ -228,6 +229,7 @@ impl Dialer {
             transport: dial.transport.clone(),
             next_id: dial.next_id,
             asker: Asker::new(self.inputs.clone(), key.clone(), spec),
+            redactor: Redactor::new(spec),
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
@@ -334,6 +336,7 @@ impl Dialer {
             };
             match judgement {
                 Judgement::Modern(agreed) => {
+                    result.as_ref().map_or(Ok(()), check_description)?;
                     let peer = peer_of(&result.unwrap_or(RawJson::EMPTY_OBJECT), Era::Modern);
                     return Ok(Agreed {
                         dialect: Dialect::new(Era::Modern, agreed, spec),
@@ -433,6 +436,7 @@ impl Dial {
                 }
             }
         };
+        check_description(&result)?;
         let version = result
             .get("protocolVersion")
             .and_then(|version| version.read::<String>());
@@ -506,6 +510,20 @@ impl Dial {
             }
         }
     }
+}
+
+/// Most that a server may say about itself, in bytes: it is kept in every status.
+const MAX_DESCRIPTION: usize = 64 * 1024;
+
+fn check_description(result: &RawJson) -> Result<()> {
+    let size = result.as_str().len();
+    if size > MAX_DESCRIPTION {
+        return Err(Error::new(
+            Reason::MessageTooLarge,
+            format!("the server describes itself in {size} bytes; {MAX_DESCRIPTION} are enough"),
+        ));
+    }
+    Ok(())
 }
 
 fn peer_of(result: &RawJson, era: Era) -> Peer {

@@ -23,6 +23,8 @@ use crate::model::status::{
 };
 use crate::store::Store;
 
+/// Pause before a status that could not be stored is stored again.
+const PUBLISH_AGAIN: Duration = Duration::from_secs(1);
 /// Signs of life in a row that must fail before a server is given up, and the pause between them.
 const SILENCES: u32 = 2;
 const PULSE_AGAIN: Duration = Duration::from_secs(1);
@@ -56,6 +58,8 @@ pub(super) struct Actor {
     retry_due: Option<Instant>,
     next_ping: Option<Instant>,
     next_refresh: Option<Instant>,
+    /// When a status that could not be stored is stored again.
+    publish_due: Option<Instant>,
     /// A fault was seen that may mean that the server is gone.
     suspected: bool,
     /// Signs of life in a row that did not come.
@@ -101,6 +105,7 @@ impl Actor {
             retry_due: None,
             next_ping: None,
             next_refresh: None,
+            publish_due: None,
             suspected: false,
             silences: 0,
             refreshers: Vec::new(),
@@ -150,6 +155,7 @@ impl Actor {
             self.dirty_due,
             self.next_ping,
             self.next_refresh,
+            self.publish_due,
         ];
         let timer = timer
             .into_iter()
@@ -438,6 +444,9 @@ impl Actor {
             self.status.next_retry = None;
             self.handle(Event::RetryDue).await;
         }
+        if due(&mut self.publish_due) {
+            self.publish().await;
+        }
         if due(&mut self.dirty_due) {
             if self.listing.is_some() {
                 // One reading at a time: look again when it is done.
@@ -490,13 +499,16 @@ impl Actor {
         if comparable(&self.status) == comparable(&self.published) {
             return;
         }
-        self.published = self.status.clone();
         let written = self
             .store
             .set_status(self.key.clone(), self.status.clone(), self.verdict.clone())
             .await;
-        if let Err(error) = written {
-            tracing::error!(%error, "a status could not be stored");
+        match written {
+            Ok(_) => self.published = self.status.clone(),
+            Err(error) => {
+                tracing::error!(%error, "a status could not be stored");
+                self.publish_due = Clock.now().checked_add(PUBLISH_AGAIN);
+            }
         }
     }
 }

@@ -232,6 +232,8 @@ impl Http {
             body: Box::pin(response.bytes_stream()),
             parser: sse::Parser::new(self.message_limit),
             ready: VecDeque::new(),
+            silent: 0,
+            limit: self.message_limit,
         }
     }
 
@@ -239,6 +241,7 @@ impl Http {
         let mut body = response.bytes_stream();
         let mut bytes = BytesMut::new();
         while let Some(chunk) = body.next().await {
+            tokio::task::consume_budget().await;
             let chunk = chunk.map_err(|error| self.loss(&error))?;
             if bytes.len() + chunk.len() > limit {
                 return Err(Loss::maybe_sent(Error::new(
@@ -415,6 +418,9 @@ pub struct EventStream {
     body: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
     parser: sse::Parser,
     ready: VecDeque<Message>,
+    /// Bytes since the last event.
+    silent: usize,
+    limit: usize,
 }
 
 impl std::fmt::Debug for EventStream {
@@ -446,14 +452,30 @@ impl EventStream {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
             }
+            // A body that is always ready, such as a bomb being unpacked, must not keep the worker to itself.
+            tokio::task::consume_budget().await;
             let chunk = match self.body.next().await {
                 Some(Ok(chunk)) => chunk,
                 Some(Err(_)) => return Err(StreamEnd::Broken),
                 None => return Err(StreamEnd::Closed),
             };
-            let events = self.parser.push(&chunk).map_err(|too_large| {
-                StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, too_large.to_string()))
-            })?;
+            let too_large =
+                |text: String| StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, text));
+            let events = self
+                .parser
+                .push(&chunk)
+                .map_err(|cause| too_large(cause.to_string()))?;
+            self.silent = if events.is_empty() {
+                self.silent + chunk.len()
+            } else {
+                0
+            };
+            if self.silent > self.limit {
+                return Err(too_large(format!(
+                    "{} bytes of the stream held no event (limits.message_bytes)",
+                    self.silent
+                )));
+            }
             for event in events.into_iter().filter(|event| event.kind == "message") {
                 match protocol::parse_all(&event.data) {
                     Ok(messages) => self.ready.extend(messages),

@@ -3,6 +3,7 @@
 //! A transport never sends anything twice: whether a repetition is safe is decided above, from [`Loss::sent`].
 
 pub mod http;
+pub mod redact;
 pub mod sse;
 pub mod stdio;
 

@@ -158,14 +158,10 @@ impl Stdio {
         let (outbox, to_write) = mpsc::channel(OUTBOX);
         let (gone_tx, gone) = watch::channel(false);
         let hang_up = CancellationToken::new();
-        tasks.spawn(keep_tail(stderr, Arc::clone(&shared)));
+        tasks.spawn(until(gone.clone(), keep_tail(stderr, Arc::clone(&shared))));
         tasks.spawn(write_lines(stdin, to_write, hang_up.clone()));
-        tasks.spawn(read_lines(
-            stdout,
-            Arc::clone(&shared),
-            inbound,
-            outbox.clone(),
-        ));
+        let reader = read_lines(stdout, Arc::clone(&shared), inbound, outbox.clone());
+        tasks.spawn(until(gone.clone(), reader));
         tasks.spawn(reap(
             child,
             Arc::clone(&shared),
@@ -452,6 +448,14 @@ fn find_id(head: &[u8]) -> Option<u64> {
     digits.get(..end)?.parse().ok()
 }
 
+/// Runs until the child is reaped at the latest: what it left behind may hold its pipes for ever.
+async fn until(mut gone: watch::Receiver<bool>, task: impl Future<Output = ()>) {
+    tokio::select! {
+        () = task => {}
+        _ = gone.wait_for(|gone| *gone) => {}
+    }
+}
+
 async fn write_lines(
     mut stdin: ChildStdin,
     mut lines: mpsc::Receiver<Bytes>,
@@ -537,6 +541,11 @@ fn deliver(
     let Some(message) = shared.route(message) else {
         return;
     };
+    // Log messages may fill half of the queue: what must not be lost finds room behind them.
+    let chatter = matches!(&message, Message::Notification { method, .. } if method == method::LOG);
+    if chatter && inbound.capacity() < inbound.max_capacity() / 2 {
+        return;
+    }
     if let Err(refused) = inbound.try_send(message)
         && let Message::Request { id, .. } = refused.into_inner()
     {
