@@ -512,11 +512,12 @@ impl Dial {
     }
 }
 
-/// Most that a server may say about itself, in bytes: it is kept in every status.
+/// Most that a server may say about itself, in bytes: it is kept in every status. Longer instructions are cut.
 const MAX_DESCRIPTION: usize = 64 * 1024;
 
 fn check_description(result: &RawJson) -> Result<()> {
-    let size = result.as_str().len();
+    let parts = ["capabilities", "serverInfo", "_meta"].map(|name| result.get(name));
+    let size: usize = parts.iter().flatten().map(|part| part.as_str().len()).sum();
     if size > MAX_DESCRIPTION {
         return Err(Error::new(
             Reason::MessageTooLarge,
@@ -524,6 +525,19 @@ fn check_description(result: &RawJson) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+fn instructions(result: &RawJson) -> String {
+    let mut text: String = result
+        .get("instructions")
+        .and_then(|text| text.read())
+        .unwrap_or_default();
+    if text.len() > MAX_DESCRIPTION {
+        let end = text.floor_char_boundary(MAX_DESCRIPTION);
+        text.truncate(end);
+        text.push_str("\n[cut here]");
+    }
+    text
 }
 
 fn peer_of(result: &RawJson, era: Era) -> Peer {
@@ -544,10 +558,7 @@ fn peer_of(result: &RawJson, era: Era) -> Peer {
         });
     Peer {
         info,
-        instructions: result
-            .get("instructions")
-            .and_then(|text| text.read())
-            .unwrap_or_default(),
+        instructions: instructions(result),
         capabilities: result.get("capabilities"),
     }
 }

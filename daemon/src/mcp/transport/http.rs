@@ -32,6 +32,8 @@ const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 const MAX_IDLE_RESUMES: u32 = 5;
 /// How much of a foreign error body is shown.
 const EXCERPT: usize = 200;
+/// Bytes of a body that are taken in one turn.
+const TURN: usize = 64 * 1024;
 /// How long an error body may take.
 const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an error body that are read to find a JSON-RPC error in it.
@@ -232,6 +234,7 @@ impl Http {
             body: Box::pin(response.bytes_stream()),
             parser: sse::Parser::new(self.message_limit),
             ready: VecDeque::new(),
+            pace: Pace::default(),
             silent: 0,
             limit: self.message_limit,
         }
@@ -239,9 +242,9 @@ impl Http {
 
     async fn read_body(&self, response: Response, limit: usize) -> Result<Bytes, Loss> {
         let mut body = response.bytes_stream();
-        let mut bytes = BytesMut::new();
+        let (mut bytes, mut pace) = (BytesMut::new(), Pace::default());
         while let Some(chunk) = body.next().await {
-            tokio::task::consume_budget().await;
+            pace.take_turns(chunk.as_ref().map_or(0, Bytes::len)).await;
             let chunk = chunk.map_err(|error| self.loss(&error))?;
             if bytes.len() + chunk.len() > limit {
                 return Err(Loss::maybe_sent(Error::new(
@@ -413,11 +416,28 @@ fn root_cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
+/// Lets other tasks, and the timers of this one, have their turn while a body is always ready: a bomb that is being
+/// unpacked must not keep a worker to itself. (The runtime's own budget does not help: once it is used up, timers of the
+/// same task do not fire either.)
+#[derive(Debug, Default)]
+struct Pace(usize);
+
+impl Pace {
+    async fn take_turns(&mut self, bytes: usize) {
+        self.0 += bytes;
+        if self.0 > TURN {
+            self.0 = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// Messages of one SSE body.
 pub struct EventStream {
     body: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
     parser: sse::Parser,
     ready: VecDeque<Message>,
+    pace: Pace,
     /// Bytes since the last event.
     silent: usize,
     limit: usize,
@@ -452,13 +472,12 @@ impl EventStream {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
             }
-            // A body that is always ready, such as a bomb being unpacked, must not keep the worker to itself.
-            tokio::task::consume_budget().await;
             let chunk = match self.body.next().await {
                 Some(Ok(chunk)) => chunk,
                 Some(Err(_)) => return Err(StreamEnd::Broken),
                 None => return Err(StreamEnd::Closed),
             };
+            self.pace.take_turns(chunk.len()).await;
             let too_large =
                 |text: String| StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, text));
             let events = self
