@@ -20,4 +20,5 @@ mod peers;
 mod questions;
 mod reflection;
 mod servers;
+mod subscriptions;
 mod updates;

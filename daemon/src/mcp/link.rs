@@ -26,6 +26,7 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
 use crate::mcp::era::{Dialect, Outcome, Request};
 use crate::mcp::protocol::{Message, RawJson};
+use crate::mcp::subscriptions::{self, Subscriptions};
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::{Loss, Transport};
 use crate::model::status::{Implementation, Push, TransportKind};
@@ -103,6 +104,8 @@ pub struct LinkParts {
     pub asker: Asker,
     /// Keeps the server's secrets out of errors.
     pub redactor: Redactor,
+    /// The resources that apps follow.
+    pub subscriptions: Subscriptions,
     /// Most calls at a time.
     pub max_calls: usize,
     /// Most `input_required` rounds of one call.
@@ -124,6 +127,7 @@ pub struct Link {
     next_id: AtomicU64,
     asker: Asker,
     redactor: Redactor,
+    subscriptions: Subscriptions,
     calls: Semaphore,
     max_rounds: usize,
     request_timeout: Duration,
@@ -151,6 +155,7 @@ impl Link {
             next_id: AtomicU64::new(parts.next_id),
             asker: parts.asker,
             redactor: parts.redactor,
+            subscriptions: parts.subscriptions,
             calls: Semaphore::new(parts.max_calls),
             max_rounds: parts.max_rounds,
             request_timeout: parts.request_timeout,
@@ -164,6 +169,10 @@ impl Link {
             cause: OnceLock::new(),
         });
         link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
+        if link.peer.has_flag("resources", "subscribe") {
+            let keeper = subscriptions::keep(Arc::clone(&link), link.subscriptions.clone());
+            link.tasks.spawn(keeper);
+        }
         if let Transport::Stdio(stdio) = &link.transport {
             let (link, stdio) = (Arc::clone(&link), Arc::clone(stdio));
             link.tasks.clone().spawn(async move {

@@ -23,6 +23,7 @@ use crate::mcp::era::{
 use crate::mcp::link::{Link, LinkParts, Peer};
 use crate::mcp::protocol::{self, Message, RawJson, code, method};
 use crate::mcp::push;
+use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::http::Http;
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::stdio::Stdio;
@@ -200,6 +201,7 @@ impl Dialer {
         key: &ServerKey,
         spec: &ServerSpec,
         verdict: Option<&Verdict>,
+        subscriptions: &Subscriptions,
         cancel: &CancellationToken,
     ) -> Result<Opened> {
         let known = verdict.filter(|known| known.target == spec.target_fingerprint());
@@ -230,6 +232,7 @@ impl Dialer {
             next_id: dial.next_id,
             asker: Asker::new(self.inputs.clone(), key.clone(), spec),
             redactor: Redactor::new(spec),
+            subscriptions: subscriptions.clone(),
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),

@@ -58,6 +58,12 @@ pub mod method {
     pub const RESOURCES_CHANGED: &str = "notifications/resources/list_changed";
     /// The prompts have changed.
     pub const PROMPTS_CHANGED: &str = "notifications/prompts/list_changed";
+    /// Legacy: asks for updates of a resource.
+    pub const SUBSCRIBE: &str = "resources/subscribe";
+    /// Legacy: ends that.
+    pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
+    /// A resource was updated.
+    pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
     /// A modern notification stream is open.
     pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 }

@@ -17,6 +17,7 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{Link, News, Pulse};
 use crate::mcp::open::{Dialer, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
+use crate::mcp::subscriptions::Subscriptions;
 use crate::model::spec::ServerSpec;
 use crate::model::status::{
     ConnectionState, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
@@ -47,6 +48,7 @@ pub(super) struct Actor {
     /// The status as it was last committed.
     published: ServerStatus,
     catalog: Arc<Catalog>,
+    subscriptions: Subscriptions,
     state: State,
     link: Option<Arc<Link>>,
     ready_since: Option<Instant>,
@@ -84,6 +86,7 @@ impl Actor {
         store: Store,
         live: watch::Sender<Live>,
         status: ServerStatus,
+        subscriptions: Subscriptions,
     ) -> Self {
         Self {
             key: record.key,
@@ -95,6 +98,7 @@ impl Actor {
             published: status.clone(),
             status,
             catalog: Arc::default(),
+            subscriptions,
             state: State::Disconnected,
             link: None,
             ready_since: None,
@@ -293,10 +297,12 @@ impl Actor {
                 let (dialer, key, spec) =
                     (self.dialer.clone(), self.key.clone(), self.spec.clone());
                 let (verdict, token) = (self.verdict.clone(), cancel.clone());
-                let task = self
-                    .dialer
-                    .tasks
-                    .spawn(async move { dialer.open(&key, &spec, verdict.as_ref(), &token).await });
+                let followed = self.subscriptions.clone();
+                let task = self.dialer.tasks.spawn(async move {
+                    dialer
+                        .open(&key, &spec, verdict.as_ref(), &followed, &token)
+                        .await
+                });
                 self.opening = Some(Opening { cancel, task });
             }
             Effect::AbortOpen => {

@@ -109,6 +109,11 @@ impl Link {
             method::TOOLS_CHANGED => self.report(|news| news.tools = true),
             method::RESOURCES_CHANGED => self.report(|news| news.resources = true),
             method::PROMPTS_CHANGED => self.report(|news| news.prompts = true),
+            method::RESOURCE_UPDATED => {
+                if let Some(uri) = params.get("uri").and_then(|uri| uri.read::<String>()) {
+                    self.subscriptions.updated(&uri);
+                }
+            }
             method::PROGRESS => {
                 if let Some(call) = origin.cloned().or_else(|| self.by_progress(&params)) {
                     call.tell(CallEvent::Progress(params));
