@@ -159,11 +159,11 @@ impl Link {
             cause: OnceLock::new(),
         });
         link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
-        if let Transport::Stdio(stdio) = &link.transport {
-            let (link, stdio) = (Arc::clone(&link), Arc::clone(stdio));
+        if !matches!(link.transport, Transport::Http(_)) {
+            let link = Arc::clone(&link);
             link.tasks.clone().spawn(async move {
                 tokio::select! {
-                    error = stdio.ended() => link.report_lost(error),
+                    error = link.transport.ended() => link.report_lost(error),
                     () = link.closed.cancelled() => {}
                 }
             });

@@ -3,6 +3,8 @@
 //! A transport never sends anything twice: whether a repetition is safe is decided above, from [`Loss::sent`].
 
 pub mod http;
+mod lines;
+mod pending;
 pub mod sse;
 pub mod stdio;
 
@@ -109,7 +111,7 @@ impl Transport {
                 .request(frame)
                 .await
                 .map(|e| Exchange::Http(Box::new(e))),
-            Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Stdio),
+            Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Shared),
         }
     }
 
@@ -133,6 +135,15 @@ impl Transport {
         }
     }
 
+    /// Completes when no further message will come, with the reason. Never over Streamable HTTP, where every request has a
+    /// stream of its own.
+    pub async fn ended(&self) -> Error {
+        match self {
+            Self::Http(_) => std::future::pending().await,
+            Self::Stdio(stdio) => stdio.ended().await,
+        }
+    }
+
     /// The last lines on a child's standard error.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
@@ -149,7 +160,8 @@ pub enum Exchange {
     /// Over HTTP.
     Http(Box<http::HttpExchange>),
     /// Over a child's standard streams.
-    Stdio(stdio::StdioExchange),
+    /// On a channel that carries everything.
+    Shared(pending::SharedExchange),
 }
 
 impl Exchange {
@@ -160,7 +172,7 @@ impl Exchange {
     pub async fn next(&mut self) -> Result<Message, Loss> {
         match self {
             Self::Http(exchange) => exchange.next().await,
-            Self::Stdio(exchange) => exchange.next().await,
+            Self::Shared(exchange) => exchange.next().await,
         }
     }
 }
