@@ -19,4 +19,5 @@ mod peers;
 mod questions;
 mod reflection;
 mod servers;
+mod transports;
 mod updates;

@@ -159,7 +159,7 @@ impl Link {
             cause: OnceLock::new(),
         });
         link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
-        if !matches!(link.transport, Transport::Http(_)) {
+        if !link.transport.is_streamable_http() {
             let link = Arc::clone(&link);
             link.tasks.clone().spawn(async move {
                 tokio::select! {
@@ -199,6 +199,18 @@ impl Link {
     #[must_use]
     pub fn transport_kind(&self) -> TransportKind {
         self.transport.kind()
+    }
+
+    /// Whether a call may be described in HTTP headers; see [`Transport::is_streamable_http`].
+    #[must_use]
+    pub fn over_streamable_http(&self) -> bool {
+        self.transport.is_streamable_http()
+    }
+
+    /// Whether the server has to be asked for signs of life; see [`Transport::sees_the_end`].
+    #[must_use]
+    pub fn needs_pulse(&self) -> bool {
+        !self.transport.sees_the_end()
     }
 
     /// Waits until something has happened, and takes it.

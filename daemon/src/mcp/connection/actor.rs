@@ -18,9 +18,7 @@ use crate::mcp::link::{Link, News, Pulse};
 use crate::mcp::open::{Dialer, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
 use crate::model::spec::ServerSpec;
-use crate::model::status::{
-    ConnectionState, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
-};
+use crate::model::status::{ConnectionState, Failure, Push, ServerRecord, ServerStatus, Verdict};
 use crate::store::Store;
 
 /// Signs of life in a row that must fail before a server is given up, and the pause between them.
@@ -458,7 +456,7 @@ impl Actor {
             self.next_ping = soon(interval);
             let suspected = std::mem::take(&mut self.suspected) || self.silences > 0;
             if let Some(link) = &self.link
-                && link.transport_kind() == TransportKind::StreamableHttp
+                && link.needs_pulse()
                 && (suspected || link.is_quiet(interval / 2))
             {
                 link.feel_pulse(self.dialer.settings.probe);

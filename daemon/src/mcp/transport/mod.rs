@@ -3,6 +3,7 @@
 //! A transport never sends anything twice: whether a repetition is safe is decided above, from [`Loss::sent`].
 
 pub mod http;
+pub mod http_sse;
 mod lines;
 mod pending;
 pub mod sse;
@@ -85,6 +86,8 @@ pub struct Refusal {
 pub enum Transport {
     /// Streamable HTTP.
     Http(Arc<http::Http>),
+    /// Legacy HTTP+SSE.
+    HttpSse(Arc<http_sse::HttpSse>),
     /// A child process.
     Stdio(Arc<stdio::Stdio>),
 }
@@ -95,6 +98,7 @@ impl Transport {
     pub fn kind(&self) -> TransportKind {
         match self {
             Self::Http(_) => TransportKind::StreamableHttp,
+            Self::HttpSse(_) => TransportKind::Sse,
             Self::Stdio(_) => TransportKind::Stdio,
         }
     }
@@ -111,6 +115,7 @@ impl Transport {
                 .request(frame)
                 .await
                 .map(|e| Exchange::Http(Box::new(e))),
+            Self::HttpSse(sse) => sse.request(frame).map(|e| Exchange::HttpSse(Box::new(e))),
             Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Shared),
         }
     }
@@ -122,8 +127,22 @@ impl Transport {
     pub async fn send(&self, body: Bytes, headers: &[(String, String)]) -> Result<(), Loss> {
         match self {
             Self::Http(http) => http.send(body, headers).await,
+            Self::HttpSse(sse) => sse.send(body, headers).await,
             Self::Stdio(stdio) => stdio.send(body).await,
         }
+    }
+
+    /// Whether every request has an HTTP exchange of its own, as opposed to one channel for everything: then closing it
+    /// says that nobody waits any longer, and headers can say what a call is about.
+    #[must_use]
+    pub fn is_streamable_http(&self) -> bool {
+        matches!(self, Self::Http(_))
+    }
+
+    /// Whether the server's end is seen without asking: the system tells when a process on the same host is gone.
+    #[must_use]
+    pub fn sees_the_end(&self) -> bool {
+        matches!(self, Self::Stdio(_))
     }
 
     /// Ends the transport: DELETEs the session, or stops the process and everything that it started. Bounded by the
@@ -131,6 +150,7 @@ impl Transport {
     pub async fn close(&self) {
         match self {
             Self::Http(http) => http.close().await,
+            Self::HttpSse(sse) => sse.close(),
             Self::Stdio(stdio) => stdio.close().await,
         }
     }
@@ -140,6 +160,7 @@ impl Transport {
     pub async fn ended(&self) -> Error {
         match self {
             Self::Http(_) => std::future::pending().await,
+            Self::HttpSse(sse) => sse.ended().await,
             Self::Stdio(stdio) => stdio.ended().await,
         }
     }
@@ -148,7 +169,7 @@ impl Transport {
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         match self {
-            Self::Http(_) => String::new(),
+            Self::Http(_) | Self::HttpSse(_) => String::new(),
             Self::Stdio(stdio) => stdio.stderr_tail(),
         }
     }
@@ -159,6 +180,8 @@ impl Transport {
 pub enum Exchange {
     /// Over HTTP.
     Http(Box<http::HttpExchange>),
+    /// Over legacy HTTP+SSE.
+    HttpSse(Box<http_sse::SseExchange>),
     /// Over a child's standard streams.
     /// On a channel that carries everything.
     Shared(pending::SharedExchange),
@@ -172,6 +195,7 @@ impl Exchange {
     pub async fn next(&mut self) -> Result<Message, Loss> {
         match self {
             Self::Http(exchange) => exchange.next().await,
+            Self::HttpSse(exchange) => exchange.next().await,
             Self::Shared(exchange) => exchange.next().await,
         }
     }
