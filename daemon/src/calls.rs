@@ -20,7 +20,6 @@ use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
 use crate::mcp::link::{CallOptions, Link, Repeat};
 use crate::mcp::protocol::{RawJson, method};
-use crate::model::status::TransportKind;
 use crate::registry::{Registry, Server};
 
 /// Which tool.
@@ -310,7 +309,7 @@ impl ToolCall {
                 Request::new(method::TOOLS_CALL).param("name", RawJson::encode(&self.tool));
             if let Some(arguments) = &self.arguments {
                 request = request.param("arguments", arguments.clone());
-                let over_http = link.transport_kind() == TransportKind::StreamableHttp;
+                let over_http = link.over_streamable_http();
                 if let Some(tool) = tool.filter(|_| over_http) {
                     request.param_headers = param_headers(&tool.param_headers, arguments);
                 }

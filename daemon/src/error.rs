@@ -298,6 +298,14 @@ impl Error {
         &self.0.facts
     }
 
+    /// The HTTP status behind it: the fact `http_status`.
+    #[must_use]
+    pub fn http_status(&self) -> Option<u16> {
+        let mut facts = self.0.facts.iter();
+        let (_, status) = facts.find(|(key, _)| *key == "http_status")?;
+        status.parse().ok()
+    }
+
     /// When another attempt makes sense.
     #[must_use]
     pub fn retry_delay(&self) -> Option<Duration> {

@@ -10,11 +10,11 @@ use tokio_util::task::TaskTracker;
 use crate::base::{Clock, Namespace, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::connection::{Ack, Handle, Live, not_usable};
-use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS};
+use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS, era_of};
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::http::custom_headers;
-use crate::model::spec::{MAX_ID, ServerSpec, TransportSpec, normalize_id, short_hash};
-use crate::model::status::{ConnectionState, ServerRecord, ServerStatus, ServerView};
+use crate::model::spec::{HttpMode, MAX_ID, ServerSpec, TransportSpec, normalize_id, short_hash};
+use crate::model::status::{ConnectionState, Era, ServerRecord, ServerStatus, ServerView};
 use crate::model::validate::check_spec;
 use crate::store::Store;
 
@@ -571,6 +571,7 @@ impl Registry {
         match &spec.transport {
             TransportSpec::Http(http) => {
                 custom_headers(http)?;
+                check_pin(spec)?;
                 self.0.dialer.policy.check_url(&http.url)
             }
             TransportSpec::Stdio(_) if !self.0.dialer.settings.stdio_enabled => Err(Error::new(
@@ -594,6 +595,21 @@ impl Registry {
             }
             salt.push('+');
         }
+    }
+}
+
+/// A transport that only legacy versions have cannot be pinned to another.
+fn check_pin(spec: &ServerSpec) -> Result<()> {
+    match &spec.protocol_version {
+        Some(pin)
+            if spec.http_mode() == Some(HttpMode::Sse) && era_of(pin) != Some(Era::Legacy) =>
+        {
+            Err(Error::invalid(
+                "spec.protocol_version",
+                format!("HTTP+SSE has no version `{pin}`; pin one of {LEGACY_VERSIONS:?}, or none"),
+            ))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -21,4 +21,5 @@ mod questions;
 mod reflection;
 mod servers;
 mod subscriptions;
+mod transports;
 mod updates;

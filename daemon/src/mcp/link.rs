@@ -173,11 +173,11 @@ impl Link {
             let keeper = subscriptions::keep(Arc::clone(&link), link.subscriptions.clone());
             link.tasks.spawn(keeper);
         }
-        if let Transport::Stdio(stdio) = &link.transport {
-            let (link, stdio) = (Arc::clone(&link), Arc::clone(stdio));
+        if !link.transport.is_streamable_http() {
+            let link = Arc::clone(&link);
             link.tasks.clone().spawn(async move {
                 tokio::select! {
-                    error = stdio.ended() => link.report_lost(error),
+                    error = link.transport.ended() => link.report_lost(error),
                     () = link.closed.cancelled() => {}
                 }
             });
@@ -213,6 +213,18 @@ impl Link {
     #[must_use]
     pub fn transport_kind(&self) -> TransportKind {
         self.transport.kind()
+    }
+
+    /// Whether a call may be described in HTTP headers; see [`Transport::is_streamable_http`].
+    #[must_use]
+    pub fn over_streamable_http(&self) -> bool {
+        self.transport.is_streamable_http()
+    }
+
+    /// Whether the server has to be asked for signs of life; see [`Transport::sees_the_end`].
+    #[must_use]
+    pub fn needs_pulse(&self) -> bool {
+        !self.transport.sees_the_end()
     }
 
     /// Waits until something has happened, and takes it.

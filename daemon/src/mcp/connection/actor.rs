@@ -19,9 +19,7 @@ use crate::mcp::open::{Dialer, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
 use crate::mcp::subscriptions::Subscriptions;
 use crate::model::spec::ServerSpec;
-use crate::model::status::{
-    ConnectionState, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
-};
+use crate::model::status::{ConnectionState, Failure, Push, ServerRecord, ServerStatus, Verdict};
 use crate::store::Store;
 
 /// Pause before a status that could not be stored is stored again.
@@ -473,7 +471,7 @@ impl Actor {
             self.next_ping = soon(interval);
             let suspected = std::mem::take(&mut self.suspected) || self.silences > 0;
             if let Some(link) = &self.link
-                && link.transport_kind() == TransportKind::StreamableHttp
+                && link.needs_pulse()
                 && (suspected || link.is_quiet(interval / 2))
             {
                 link.feel_pulse(self.dialer.settings.probe);

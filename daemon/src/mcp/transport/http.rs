@@ -48,6 +48,8 @@ pub struct Http {
     shown: String,
     headers: HeaderMap,
     session: RwLock<Option<HeaderValue>>,
+    /// The URL itself names a session, as the POST URL of HTTP+SSE does.
+    session_in_url: bool,
     version: RwLock<Option<HeaderValue>>,
     message_limit: usize,
     close_grace: Duration,
@@ -72,10 +74,45 @@ impl Http {
             shown: printable(&spec.url),
             headers: custom_headers(spec)?,
             session: RwLock::default(),
+            session_in_url: false,
             version: RwLock::default(),
             message_limit,
             close_grace,
         })
+    }
+
+    /// The same server at another URL of the same origin, which the server gave out for this session only.
+    pub(super) fn for_session(&self, url: Url) -> Self {
+        Self {
+            client: self.client.clone(),
+            shown: printable(&url),
+            url,
+            headers: self.headers.clone(),
+            session: RwLock::default(),
+            session_in_url: true,
+            version: RwLock::default(),
+            message_limit: self.message_limit,
+            close_grace: self.close_grace,
+        }
+    }
+
+    /// The URL.
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The URL as people may see it.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// The longest message, in bytes.
+    pub(super) fn message_limit(&self) -> usize {
+        self.message_limit
+    }
+
+    fn has_session(&self) -> bool {
+        self.session_in_url || self.session().is_some()
     }
 
     /// Remembers the version that the legacy handshake agreed on, for streams that are opened with GET.
@@ -114,7 +151,7 @@ impl Http {
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json, text/event-stream")
             .body(body);
-        let had_session = self.session().is_some();
+        let had_session = self.has_session();
         let response = request.send().await.map_err(|error| self.loss(&error))?;
         if response.status().is_success() {
             return Ok(response);
@@ -197,7 +234,7 @@ impl Http {
         {
             request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
         }
-        let had_session = self.session().is_some();
+        let had_session = self.has_session();
         let response = request.send().await.map_err(|error| self.loss(&error))?;
         if !response.status().is_success() {
             return Err(self.refusal(response, had_session).await);
@@ -233,6 +270,7 @@ impl Http {
         EventStream {
             body: Box::pin(response.bytes_stream()),
             parser: sse::Parser::new(self.message_limit),
+            events: VecDeque::new(),
             ready: VecDeque::new(),
             pace: Pace::default(),
             silent: 0,
@@ -436,6 +474,7 @@ impl Pace {
 pub struct EventStream {
     body: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
     parser: sse::Parser,
+    events: VecDeque<sse::Event>,
     ready: VecDeque<Message>,
     pace: Pace,
     /// Bytes since the last event.
@@ -472,6 +511,23 @@ impl EventStream {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
             }
+            let event = self.next_event().await?;
+            if event.kind != "message" {
+                continue;
+            }
+            match protocol::parse_all(&event.data) {
+                Ok(messages) => self.ready.extend(messages),
+                Err(cause) => tracing::debug!(%cause, "skipped an event that is no message"),
+            }
+        }
+    }
+
+    /// The next event of any kind. Cancel-safe.
+    pub(super) async fn next_event(&mut self) -> Result<sse::Event, StreamEnd> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
             let chunk = match self.body.next().await {
                 Some(Ok(chunk)) => chunk,
                 Some(Err(_)) => return Err(StreamEnd::Broken),
@@ -495,13 +551,13 @@ impl EventStream {
                     self.silent
                 )));
             }
-            for event in events.into_iter().filter(|event| event.kind == "message") {
-                match protocol::parse_all(&event.data) {
-                    Ok(messages) => self.ready.extend(messages),
-                    Err(cause) => tracing::debug!(%cause, "skipped an event that is no message"),
-                }
-            }
+            self.events.extend(events);
         }
+    }
+
+    /// Skips events that are too large: many share this stream.
+    pub(super) fn skip_oversize(&mut self) {
+        self.parser.skip_oversize();
     }
 
     /// For `Last-Event-ID`.
