@@ -145,6 +145,7 @@ impl Daemon {
         let options = ServeOptions {
             connections: self.config.limits.connections,
             drain: self.config.timeouts.drain,
+            message_bytes: self.config.limits.grpc_message_bytes,
         };
         let serving = serve(
             self.bound.listener,

@@ -460,7 +460,8 @@ async fn b22_an_answer_that_is_not_utf8_fails_its_call_at_once_and_no_other() {
     let call = app.call_tool(&server.id, "echo", "{}").await;
     let status = call.expect_err("not an answer");
     assert!(begin.elapsed() < Duration::from_secs(5), "{status:?}");
-    let facts = ErrorFacts::expect(Err::<(), _>(status), Code::Unknown, "UPSTREAM_PROTOCOL");
+    // It was sent, and may have taken effect.
+    let facts = ErrorFacts::expect(Err::<(), _>(status), Code::Unavailable, "OUTCOME_UNKNOWN");
     assert!(facts.message.contains("JSON"), "{facts:?}");
     assert_eq!(
         app.get(&server.id).await.unwrap().state(),
@@ -644,6 +645,13 @@ async fn the_last_lines_of_standard_error_are_kept_over_restarts_and_by_rpc() {
         2,
         "in every state"
     );
+
+    let talk = StdioFault::Say("my token is s3cret-value!".to_owned());
+    let mut talk = stage.spec("talk", vec![talk]).await;
+    set_env(&mut talk, "TOKEN", "s3cret-value");
+    let talk = app.add_ready(talk).await;
+    let log = app.log(&talk.id).await.unwrap();
+    assert_eq!(log[0].text, "my token is ***!");
 
     let flood = vec![StdioFault::StderrFlood(1024)];
     let flood = app.add_ready(stage.spec("flood", flood).await).await;

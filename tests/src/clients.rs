@@ -456,10 +456,19 @@ pub fn http_spec(name: &str, url: &str) -> ServerSpec {
         name: name.to_owned(),
         transport: Some(v1::server_spec::Transport::Http(v1::HttpTransport {
             url: url.to_owned(),
-            headers: Vec::new(),
+            ..Default::default()
         })),
         ..Default::default()
     }
+}
+
+/// Settings of a server at a URL that speaks one HTTP transport.
+pub fn http_spec_as(name: &str, url: &str, mode: v1::HttpMode) -> ServerSpec {
+    let mut spec = http_spec(name, url);
+    if let Some(v1::server_spec::Transport::Http(http)) = &mut spec.transport {
+        http.mode = mode.into();
+    }
+    spec
 }
 
 /// Settings of a server that the daemon starts.

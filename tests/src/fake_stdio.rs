@@ -55,6 +55,8 @@ pub enum StdioFault {
     ManyTools(usize, usize),
     /// Answers calls in this form.
     Answer(Form),
+    /// Every call writes this many log messages, then adds a tool and says that the tools have changed.
+    ChatterOnCall(usize),
 }
 
 /// A process that a server starts.
@@ -148,6 +150,7 @@ struct Server {
     script: Script,
     out: std::io::Stdout,
     input: std::io::Lines<std::io::StdinLock<'static>>,
+    added_tools: usize,
 }
 
 /// Runs the script that the first argument names, until standard input ends.
@@ -202,6 +205,7 @@ pub fn main() {
         script,
         out: std::io::stdout(),
         input: std::io::stdin().lock().lines(),
+        added_tools: 0,
     };
     server.run();
     for fault in end {
@@ -435,6 +439,7 @@ impl Server {
             "ping" if !modern => Ok(json!({})),
             "tools/list" => {
                 let mut tools = Vec::from(["echo", "ask", "hang"].map(tool));
+                tools.extend((0..self.added_tools).map(|number| tool(&format!("added-{number}"))));
                 for fault in &self.script.faults {
                     if let StdioFault::ManyTools(count, bytes) = fault {
                         tools.extend((0..*count).map(|n| big_tool(n, *bytes)));
@@ -449,6 +454,7 @@ impl Server {
     /// `None` where no answer is given.
     fn call(&mut self, message: &Value, line: &str) -> Option<Result<Value, i64>> {
         let params = &message["params"];
+        self.chatter();
         let text = match params["name"].as_str().unwrap_or_default() {
             "echo" => raw_member(line, &["params", "arguments"]).unwrap_or_default(),
             "hang" => return None,
@@ -459,6 +465,22 @@ impl Server {
             _ => return Some(Err(-32602)),
         };
         Some(Ok(json!({"content": [{"type": "text", "text": text}]})))
+    }
+
+    fn chatter(&mut self) {
+        for fault in self.script.faults.clone() {
+            if let StdioFault::ChatterOnCall(count) = fault {
+                let params = json!({"level": "info", "data": "chatter"});
+                let log =
+                    json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+                let changed =
+                    json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+                self.added_tools += 1;
+                let burst = format!("{log}\n").repeat(count) + &format!("{changed}\n");
+                // At once, as a program does whose output is buffered.
+                let _gone = self.out.write_all(burst.as_bytes());
+            }
+        }
     }
 
     /// Asks the user's name: pushed in the legacy era, as a result of its own in the modern one.

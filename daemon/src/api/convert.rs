@@ -9,7 +9,7 @@ use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
 use crate::catalog::names::{Style, model_name};
 use crate::model::question::{Mode, Question, QuestionState};
-use crate::model::spec::{ServerSpec, TransportSpec};
+use crate::model::spec::{HttpMode, ServerSpec, TransportSpec};
 use crate::model::status::{
     ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push, ServerStatus,
     ServerView, TransportKind,
@@ -48,6 +48,12 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
     let transport = match spec.transport {
         TransportSpec::Http(http) => v1::server_spec::Transport::Http(v1::HttpTransport {
             url: http.url.into(),
+            mode: match http.mode {
+                HttpMode::Auto => v1::HttpMode::Auto,
+                HttpMode::StreamableHttp => v1::HttpMode::StreamableHttp,
+                HttpMode::Sse => v1::HttpMode::Sse,
+            }
+            .into(),
             headers: http
                 .headers
                 .into_iter()
@@ -116,6 +122,8 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
             None => v1::TransportKind::Unspecified,
             Some(TransportKind::StreamableHttp) => v1::TransportKind::StreamableHttp,
             Some(TransportKind::Stdio) => v1::TransportKind::Stdio,
+            Some(TransportKind::Sse) => v1::TransportKind::Sse,
+            Some(TransportKind::UnixSocket) => v1::TransportKind::UnixSocket,
         }
         .into(),
         server_info: status.server_info.map(implementation),

@@ -146,7 +146,7 @@ impl ServerService for Servers {
         let server = self
             .0
             .registry
-            .update(&namespace, &server_id, &etag, |current| {
+            .update(namespace, server_id, etag, |current| {
                 spec::apply_mask(current, spec, update_mask)
             })
             .await?;
@@ -162,7 +162,7 @@ impl ServerService for Servers {
         let request = request.into_inner();
         self.0
             .registry
-            .remove(&namespace, &request.server_id, &request.etag)
+            .remove(namespace, request.server_id, request.etag)
             .await?;
         Ok(Response::new(v1::RemoveServerResponse {}))
     }

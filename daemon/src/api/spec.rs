@@ -8,8 +8,8 @@ use v1::server_spec::Transport;
 use crate::base::Secret;
 use crate::error::{Error, Result};
 use crate::model::spec::{
-    ClientCapabilities, HttpSpec, NamedSecret, RetryPolicy, Root, ServerSpec, StdioSpec, Timeouts,
-    TransportSpec, normalize_url,
+    ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, Root, ServerSpec, StdioSpec,
+    Timeouts, TransportSpec, normalize_url,
 };
 
 /// A duration that is not negative.
@@ -120,7 +120,8 @@ fn apply_http(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
             http.url = normalize_url(&new.url, "spec.http.url")?;
         }
         ("http.headers", TransportSpec::Http(http)) => http.headers = headers(new.headers.clone()),
-        ("http.url" | "http.headers", TransportSpec::Stdio(_)) => {
+        ("http.mode", TransportSpec::Http(http)) => http.mode = http_mode(new.mode)?,
+        ("http.url" | "http.headers" | "http.mode", TransportSpec::Stdio(_)) => {
             return Err(other_transport(path));
         }
         _ => return Err(unknown_path(path)),
@@ -168,7 +169,20 @@ fn http_spec(http: v1::HttpTransport) -> Result<HttpSpec> {
     Ok(HttpSpec {
         url: normalize_url(&http.url, "spec.http.url")?,
         headers: headers(http.headers),
+        mode: http_mode(http.mode)?,
     })
+}
+
+fn http_mode(mode: i32) -> Result<HttpMode> {
+    match v1::HttpMode::try_from(mode) {
+        Ok(v1::HttpMode::Unspecified | v1::HttpMode::Auto) => Ok(HttpMode::Auto),
+        Ok(v1::HttpMode::StreamableHttp) => Ok(HttpMode::StreamableHttp),
+        Ok(v1::HttpMode::Sse) => Ok(HttpMode::Sse),
+        Err(_) => Err(Error::invalid(
+            "spec.http.mode",
+            format!("{mode} is not a mode that this daemon knows"),
+        )),
+    }
 }
 
 fn stdio_spec(stdio: v1::StdioTransport) -> StdioSpec {

@@ -50,6 +50,22 @@ pub struct HttpSpec {
     /// Headers for this origin only.
     #[serde(default)]
     pub headers: Vec<NamedSecret>,
+    /// Which HTTP transport the server speaks.
+    #[serde(default)]
+    pub mode: HttpMode,
+}
+
+/// Which HTTP transport a server speaks (row A6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HttpMode {
+    /// Streamable HTTP, and HTTP+SSE where the server has nothing else.
+    #[default]
+    Auto,
+    /// Streamable HTTP.
+    StreamableHttp,
+    /// HTTP+SSE, as of MCP 2024-11-05.
+    Sse,
 }
 
 /// A server that is a child process.
@@ -174,11 +190,26 @@ impl ServerSpec {
         }
     }
 
-    /// Identifies what era detection probes: target and pin. A kept verdict with another fingerprint is void.
+    /// How an HTTP transport is chosen; `None` for other transports.
+    #[must_use]
+    pub fn http_mode(&self) -> Option<HttpMode> {
+        match &self.transport {
+            TransportSpec::Http(http) => Some(http.mode),
+            TransportSpec::Stdio(_) => None,
+        }
+    }
+
+    /// Identifies what era detection probes: target, pin and a chosen transport. A kept verdict with another fingerprint is
+    /// void.
     #[must_use]
     pub fn target_fingerprint(&self) -> String {
+        let mode = match self.http_mode() {
+            None | Some(HttpMode::Auto) => "",
+            Some(HttpMode::StreamableHttp) => "\u{1e}streamable",
+            Some(HttpMode::Sse) => "\u{1e}sse",
+        };
         format!(
-            "{}\u{1e}{}",
+            "{}\u{1e}{}{mode}",
             self.target(),
             self.protocol_version.as_deref().unwrap_or("")
         )

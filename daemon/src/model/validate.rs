@@ -5,10 +5,12 @@ use std::time::Duration;
 use url::Url;
 
 use crate::error::{Error, Result};
-use crate::model::spec::{HttpSpec, ServerSpec, StdioSpec, Timeouts, TransportSpec};
+use crate::model::spec::{HttpSpec, NamedSecret, ServerSpec, StdioSpec, Timeouts, TransportSpec};
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 128;
+/// Longest URL, in bytes.
+const MAX_URL: usize = 8 * 1024;
 /// Longest text of any other field, in bytes.
 const MAX_TEXT: usize = 32 * 1024;
 /// Most headers, variables, arguments or roots.
@@ -58,6 +60,12 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
         ));
     }
     let extensions = &spec.capabilities.extensions;
+    if extensions.len() > MAX_TEXT {
+        return Err(Error::invalid(
+            "spec.client_capabilities.extensions_json",
+            format!("it is longer than {MAX_TEXT} bytes"),
+        ));
+    }
     if !extensions.is_empty()
         && serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(extensions).is_err()
     {
@@ -68,7 +76,8 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     }
     check_count("spec.roots", spec.roots.len())?;
     for root in &spec.roots {
-        let is_file = root.uri.starts_with("file://") && Url::parse(&root.uri).is_ok();
+        let short = root.uri.len() <= MAX_URL && root.name.chars().count() <= MAX_NAME;
+        let is_file = short && root.uri.starts_with("file://") && Url::parse(&root.uri).is_ok();
         if !is_file {
             return Err(Error::invalid(
                 "spec.roots.uri",
@@ -82,7 +91,14 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
 
 fn check_http(http: &HttpSpec) -> Result<()> {
     check_count("spec.http.headers", http.headers.len())?;
+    if http.url.as_str().len() > MAX_URL {
+        return Err(Error::invalid(
+            "spec.http.url",
+            format!("it is longer than {MAX_URL} bytes"),
+        ));
+    }
     for header in &http.headers {
+        check_value("spec.http.headers.value", header)?;
         let name = header.name.to_ascii_lowercase();
         if http::HeaderName::try_from(name.as_str()).is_err() {
             return Err(Error::invalid(
@@ -129,6 +145,7 @@ fn check_stdio(stdio: &StdioSpec) -> Result<()> {
     }
     check_count("spec.stdio.env", stdio.env.len())?;
     for variable in &stdio.env {
+        check_value("spec.stdio.env.value", variable)?;
         let name = &variable.name;
         if name.is_empty() || name.contains(['=', '\0']) || name.len() > MAX_TEXT {
             return Err(Error::invalid(
@@ -144,6 +161,19 @@ fn check_stdio(stdio: &StdioSpec) -> Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+fn check_value(field: &'static str, secret: &NamedSecret) -> Result<()> {
+    if secret.value.len() > MAX_TEXT || secret.value.has_nul() {
+        return Err(Error::invalid(
+            field,
+            format!(
+                "the value of `{}` is longer than {MAX_TEXT} bytes or holds a NUL character",
+                secret.name
+            ),
+        ));
+    }
+    Ok(())
 }
 
 fn check_count(field: &'static str, count: usize) -> Result<()> {

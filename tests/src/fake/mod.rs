@@ -1,4 +1,5 @@
-//! A scriptable MCP server over HTTP, for faults and for looking at what the daemon sends.
+//! A scriptable MCP server, for faults and for looking at what the daemon sends: Streamable HTTP, the
+//! HTTP+SSE of old, and lines of JSON, on the loopback interface or on a Unix socket.
 //!
 //! It answers every method sensibly for its era. A test replaces single answers with
 //! [`FakeMcp::on`], reads what arrived with [`FakeMcp::seen`] or awaits it with [`FakeMcp::wait`].
@@ -7,6 +8,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,17 +21,23 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::json::{lenient, raw_member};
 use crate::wait::within;
 
+mod channel;
 mod defaults;
+
+use channel::Channel;
 
 /// Newest version of the modern era.
 pub const MODERN: &str = "2026-07-28";
+/// Name of a socket in its directory.
+const SOCKET: &str = "mcp.sock";
 /// Newest version of the legacy era.
 pub const LEGACY: &str = "2025-11-25";
 
@@ -137,18 +145,18 @@ where
     Reply::Stream(Box::new(|writer| Box::pin(write(writer))))
 }
 
-/// The sending end of an event stream.
+/// The sending end of an event stream, or of a channel that many requests share.
 #[derive(Clone)]
 pub struct SseWriter {
     id: Value,
     sender: mpsc::Sender<Bytes>,
+    wire: Wire,
 }
 
 impl SseWriter {
-    /// Sends an event that holds a message.
+    /// Sends a message, framed as the wire wants it.
     pub async fn message(&self, message: &Value) {
-        self.bytes(format!("event: message\ndata: {message}\n\n"))
-            .await;
+        self.bytes(self.wire.frame(&message.to_string())).await;
     }
 
     /// Sends the result of the request.
@@ -169,6 +177,26 @@ impl SseWriter {
     }
 }
 
+/// How messages travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wire {
+    /// Streamable HTTP.
+    Streamable,
+    /// HTTP+SSE.
+    Sse,
+    /// Lines of JSON.
+    Lines,
+}
+
+impl Wire {
+    fn frame(self, message: &str) -> String {
+        match self {
+            Self::Streamable | Self::Sse => format!("event: message\ndata: {message}\n\n"),
+            Self::Lines => format!("{message}\n"),
+        }
+    }
+}
+
 /// What kind of server it is.
 #[allow(clippy::struct_excessive_bools, reason = "independent switches")]
 struct Traits {
@@ -176,6 +204,8 @@ struct Traits {
     sse: bool,
     sessions: bool,
     offer_stream: bool,
+    wire: Wire,
+    version: &'static str,
 }
 
 struct Inner {
@@ -187,14 +217,23 @@ struct Inner {
     pushes: broadcast::Sender<Value>,
     listeners: watch::Sender<usize>,
     session_count: AtomicU64,
+    /// Open sessions of HTTP+SSE, by their URLs.
+    channels: Mutex<HashMap<String, Channel>>,
 }
 
 /// A scriptable MCP server over HTTP.
 #[derive(Clone)]
 pub struct FakeMcp {
     inner: Arc<Inner>,
-    addr: SocketAddr,
-    _server: Arc<ServerTask>,
+    place: Arc<Place>,
+    server: Arc<ServerTask>,
+}
+
+/// Where it listens.
+enum Place {
+    Tcp(SocketAddr),
+    /// The socket is in a directory that goes with the server.
+    Unix(tempfile::TempDir),
 }
 
 struct ServerTask(tokio::task::JoinHandle<()>);
@@ -209,6 +248,7 @@ impl Drop for ServerTask {
 pub struct Builder {
     inner: Inner,
     addr: SocketAddr,
+    on_socket: bool,
 }
 
 impl Builder {
@@ -219,6 +259,8 @@ impl Builder {
                 sse: false,
                 sessions: !modern,
                 offer_stream: true,
+                wire: Wire::Streamable,
+                version: if modern { MODERN } else { LEGACY },
             },
             hooks: Mutex::default(),
             lists: Mutex::default(),
@@ -227,9 +269,11 @@ impl Builder {
             pushes: broadcast::Sender::new(64),
             listeners: watch::Sender::default(),
             session_count: AtomicU64::new(0),
+            channels: Mutex::default(),
         };
         Self {
             inner,
+            on_socket: false,
             addr: SocketAddr::from(([127, 0, 0, 1], 0)),
         }
     }
@@ -239,6 +283,34 @@ impl Builder {
     pub fn sse(mut self) -> Self {
         self.inner.traits.sse = true;
         self
+    }
+
+    /// Speaks another version of its era.
+    #[must_use]
+    pub fn version(mut self, version: &'static str) -> Self {
+        self.inner.traits.version = version;
+        self
+    }
+
+    /// Speaks HTTP+SSE (legacy).
+    #[must_use]
+    pub fn http_sse(mut self) -> Self {
+        self.inner.traits.wire = Wire::Sse;
+        self
+    }
+
+    /// Listens on a Unix socket.
+    #[must_use]
+    pub fn on_socket(mut self) -> Self {
+        self.on_socket = true;
+        self
+    }
+
+    /// Speaks lines of JSON, on a Unix socket.
+    #[must_use]
+    pub fn lines(mut self) -> Self {
+        self.inner.traits.wire = Wire::Lines;
+        self.on_socket()
     }
 
     /// Gives no session ids (legacy).
@@ -276,16 +348,24 @@ impl Builder {
         self
     }
 
-    /// Starts the server on a free port of the loopback interface.
+    /// Starts the server on a free port of the loopback interface, or on a socket of its own.
     pub async fn start(self) -> FakeMcp {
-        let listener = TcpListener::bind(self.addr).await.expect("bind a port");
-        let addr = listener.local_addr().expect("the bound address");
         let inner = Arc::new(self.inner);
-        let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
+        let (place, server) = if self.on_socket {
+            let dir = tempfile::tempdir().expect("make a directory");
+            let listener = UnixListener::bind(dir.path().join(SOCKET)).expect("bind a socket");
+            let server = tokio::spawn(serve_socket(listener, Arc::clone(&inner)));
+            (Place::Unix(dir), server)
+        } else {
+            let listener = TcpListener::bind(self.addr).await.expect("bind a port");
+            let addr = listener.local_addr().expect("the bound address");
+            let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
+            (Place::Tcp(addr), server)
+        };
         FakeMcp {
             inner,
-            addr,
-            _server: Arc::new(ServerTask(server)),
+            place: Arc::new(place),
+            server: Arc::new(ServerTask(server)),
         }
     }
 }
@@ -308,12 +388,42 @@ impl FakeMcp {
 
     /// Its URL.
     pub fn url(&self) -> String {
-        format!("http://{}/mcp", self.addr)
+        let path = match self.inner.traits.wire {
+            Wire::Sse => channel::STREAM,
+            Wire::Streamable | Wire::Lines => "/mcp",
+        };
+        format!("http://{}{path}", self.addr())
     }
 
     /// Its address.
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        match &*self.place {
+            Place::Tcp(addr) => *addr,
+            Place::Unix(_) => panic!("a fake on a socket has no address"),
+        }
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> PathBuf {
+        match &*self.place {
+            Place::Tcp(_) => panic!("a fake on a port has no socket"),
+            Place::Unix(dir) => dir.path().join(SOCKET),
+        }
+    }
+
+    /// Ends the server and everything that is open, and waits until its place is free.
+    pub async fn stop(self) {
+        self.server.0.abort();
+        let bound = crate::wait::PATIENCE;
+        crate::wait::eventually("the end of the fake", bound, async || {
+            self.server.0.is_finished().then_some(())
+        })
+        .await;
+    }
+
+    /// Ends every open stream of HTTP+SSE.
+    pub fn end_streams(&self) {
+        self.inner.channels.lock().unwrap().clear();
     }
 
     /// Replaces the answer to a JSON-RPC method, to `GET`, `DELETE` or, with `*`, to everything.
@@ -404,18 +514,37 @@ async fn serve(listener: TcpListener, inner: Arc<Inner>) {
             continue;
         };
         let inner = Arc::clone(&inner);
-        connections.spawn(async move {
-            let service = hyper::service::service_fn(move |request| {
-                let inner = Arc::clone(&inner);
-                async move { answer(&inner, request).await.ok_or(Dropped) }
-            });
-            let io = hyper_util::rt::TokioIo::new(stream);
-            let connection =
-                hyper::server::conn::http1::Builder::new().serve_connection(io, service);
-            // An error here is a connection that one of the two sides dropped.
-            let _dropped = connection.await;
-        });
+        connections.spawn(serve_http(stream, inner));
     }
+}
+
+async fn serve_socket(listener: UnixListener, inner: Arc<Inner>) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let inner = Arc::clone(&inner);
+        if inner.traits.wire == Wire::Lines {
+            connections.spawn(channel::serve_lines(stream, inner));
+        } else {
+            connections.spawn(serve_http(stream, inner));
+        }
+    }
+}
+
+async fn serve_http<S>(stream: S, inner: Arc<Inner>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = hyper::service::service_fn(move |request| {
+        let inner = Arc::clone(&inner);
+        async move { answer(&inner, request).await.ok_or(Dropped) }
+    });
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let connection = hyper::server::conn::http1::Builder::new().serve_connection(io, service);
+    // An error here is a connection that one of the two sides dropped.
+    let _dropped = connection.await;
 }
 
 /// The error that makes hyper drop a connection.
@@ -463,30 +592,17 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
         json: lenient(std::str::from_utf8(&body).unwrap_or_default()),
         body,
     };
-    inner.seen.send_modify(|all| {
-        seen.index = all.len();
-        all.push(seen.clone());
-    });
+    note(inner, &mut seen);
     let watch = Watch {
         inner: Arc::clone(inner),
         index: seen.index,
         complete: false,
     };
-    let key = match seen.method() {
-        "" => seen.http.as_str(),
-        method => method,
+    let reply = if inner.traits.wire == Wire::Sse {
+        channel::answer(inner, &seen).await
+    } else {
+        decide(inner, &seen).await
     };
-    let hook = {
-        let hooks = inner.hooks.lock().unwrap();
-        hooks.get(key).or_else(|| hooks.get("*")).cloned()
-    };
-    let mut reply = match hook {
-        Some(hook) => hook(seen.clone()).await,
-        None => Reply::Default,
-    };
-    if matches!(reply, Reply::Default) {
-        reply = defaults::reply(inner, &seen);
-    }
     let id = seen.json["id"].clone();
     let respond = |watch: Watch, text: String| {
         if inner.traits.sse && !seen.method().is_empty() {
@@ -542,6 +658,34 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
     Some(response)
 }
 
+/// Remembers a request.
+fn note(inner: &Inner, seen: &mut Seen) {
+    inner.seen.send_modify(|all| {
+        seen.index = all.len();
+        all.push(seen.clone());
+    });
+}
+
+/// What the test wants to be answered, or else the default.
+async fn decide(inner: &Arc<Inner>, seen: &Seen) -> Reply {
+    let key = match seen.method() {
+        "" => seen.http.as_str(),
+        method => method,
+    };
+    let hook = {
+        let hooks = inner.hooks.lock().unwrap();
+        hooks.get(key).or_else(|| hooks.get("*")).cloned()
+    };
+    let reply = match hook {
+        Some(hook) => hook(seen.clone()).await,
+        None => Reply::Default,
+    };
+    match reply {
+        Reply::Default => defaults::reply(inner, seen),
+        reply => reply,
+    }
+}
+
 fn plain(status: u16, headers: &[(&'static str, String)], body: Bytes) -> Response<Body> {
     let mut response = Response::builder().status(status);
     for (name, value) in headers {
@@ -560,6 +704,7 @@ fn event_stream(
     let mut writing = write(SseWriter {
         id: id.clone(),
         sender,
+        wire: Wire::Streamable,
     });
     tokio::spawn(async move {
         tokio::select! {

@@ -17,13 +17,14 @@ use crate::error::{Error, Reason};
 use crate::mcp::link::{Link, News, Pulse};
 use crate::mcp::open::{Approach, Attempt, Dialer, OpenFailed, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
+use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::journal::Journal;
 use crate::model::spec::ServerSpec;
-use crate::model::status::{
-    ConnectionState, Failure, Push, ServerRecord, ServerStatus, TransportKind, Verdict,
-};
+use crate::model::status::{ConnectionState, Failure, Push, ServerRecord, ServerStatus, Verdict};
 use crate::store::Store;
 
+/// Pause before a status that could not be stored is stored again.
+const PUBLISH_AGAIN: Duration = Duration::from_secs(1);
 /// Signs of life in a row that must fail before a server is given up, and the pause between them.
 const SILENCES: u32 = 2;
 const PULSE_AGAIN: Duration = Duration::from_secs(1);
@@ -46,6 +47,7 @@ pub(super) struct Actor {
     /// The status as it was last committed.
     published: ServerStatus,
     catalog: Arc<Catalog>,
+    subscriptions: Subscriptions,
     state: State,
     link: Option<Arc<Link>>,
     ready_since: Option<Instant>,
@@ -62,6 +64,8 @@ pub(super) struct Actor {
     retry_due: Option<Instant>,
     next_ping: Option<Instant>,
     next_refresh: Option<Instant>,
+    /// When a status that could not be stored is stored again.
+    publish_due: Option<Instant>,
     /// A fault was seen that may mean that the server is gone.
     suspected: bool,
     /// Signs of life in a row that did not come.
@@ -86,7 +90,7 @@ impl Actor {
         store: Store,
         live: watch::Sender<Live>,
         status: ServerStatus,
-        journal: Journal,
+        (journal, subscriptions): (Journal, Subscriptions),
     ) -> Self {
         Self {
             key: record.key,
@@ -98,6 +102,7 @@ impl Actor {
             published: status.clone(),
             status,
             catalog: Arc::default(),
+            subscriptions,
             state: State::Disconnected,
             link: None,
             ready_since: None,
@@ -111,6 +116,7 @@ impl Actor {
             retry_due: None,
             next_ping: None,
             next_refresh: None,
+            publish_due: None,
             suspected: false,
             silences: 0,
             refreshers: Vec::new(),
@@ -167,6 +173,7 @@ impl Actor {
             self.dirty_due,
             self.next_ping,
             self.next_refresh,
+            self.publish_due,
         ];
         let timer = timer
             .into_iter()
@@ -327,6 +334,7 @@ impl Actor {
                     verdict: self.verdict.clone(),
                     approach: Approach::after_crashes(self.crashes),
                     journal: self.journal.clone(),
+                    subscriptions: self.subscriptions.clone(),
                     cancel: cancel.clone(),
                 };
                 let before = self.closing.take();
@@ -482,6 +490,9 @@ impl Actor {
             self.status.next_retry = None;
             self.handle(Event::RetryDue).await;
         }
+        if due(&mut self.publish_due) {
+            self.publish().await;
+        }
         if due(&mut self.dirty_due) {
             if self.listing.is_some() {
                 // One reading at a time: look again when it is done.
@@ -502,7 +513,7 @@ impl Actor {
             self.next_ping = soon(interval);
             let suspected = std::mem::take(&mut self.suspected) || self.silences > 0;
             if let Some(link) = &self.link
-                && link.transport_kind() == TransportKind::StreamableHttp
+                && link.needs_pulse()
                 && (suspected || link.is_quiet(interval / 2))
             {
                 link.feel_pulse(self.dialer.settings.probe);
@@ -532,13 +543,16 @@ impl Actor {
         if comparable(&self.status) == comparable(&self.published) {
             return;
         }
-        self.published = self.status.clone();
         let written = self
             .store
             .set_status(self.key.clone(), self.status.clone(), self.verdict.clone())
             .await;
-        if let Err(error) = written {
-            tracing::error!(%error, "a status could not be stored");
+        match written {
+            Ok(_) => self.published = self.status.clone(),
+            Err(error) => {
+                tracing::error!(%error, "a status could not be stored");
+                self.publish_due = Clock.now().checked_add(PUBLISH_AGAIN);
+            }
         }
     }
 }

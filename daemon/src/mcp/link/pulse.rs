@@ -1,4 +1,4 @@
-//! Signs of life: whether an HTTP server is still there. A child's end is seen without asking.
+//! Signs of life: whether a server on the network is still there. A child's end is seen without asking.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -71,12 +71,7 @@ impl Link {
         if unsupported && self.dialect.era() == Era::Modern {
             return Pulse::Changed(changed("it no longer speaks the version that was agreed"));
         }
-        let status = error
-            .facts()
-            .iter()
-            .find(|(name, _)| *name == "http_status");
-        let status: Option<u16> = status.and_then(|(_, status)| status.parse().ok());
-        match (error.reason(), status) {
+        match (error.reason(), error.http_status()) {
             // A client error comes from somebody who is there.
             (_, Some(400..500)) => Pulse::Alive,
             (Reason::UpstreamUnreachable | Reason::OutcomeUnknown, _) => Pulse::Silent(error),

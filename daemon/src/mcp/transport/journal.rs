@@ -1,11 +1,12 @@
 //! What the processes of a server wrote to their standard error: the last lines, with their times, over restarts.
 //!
-//! Bounded in bytes, whatever is written. Cheap to clone; all clones are one journal.
+//! Bounded in bytes, whatever is written, and without the secrets that the process was given. Cheap to clone; all clones are one journal.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::base::Clock;
+use crate::mcp::transport::redact::Redactor;
 use crate::model::status::LogLine;
 
 /// What a line costs beside its text, so that empty lines are bounded too.
@@ -28,6 +29,8 @@ struct Lines {
 #[derive(Debug)]
 struct Kept {
     line: LogLine,
+    /// For the secrets of this process; its successors may have others.
+    redactor: Redactor,
     /// No line end was read yet.
     open: bool,
 }
@@ -37,6 +40,7 @@ struct Kept {
 pub struct Writer {
     journal: Journal,
     start: u32,
+    redactor: Redactor,
     /// The beginning of a character whose end is still to come.
     rest: Vec<u8>,
 }
@@ -53,14 +57,15 @@ impl Journal {
         })))
     }
 
-    /// A process is about to start.
+    /// A process is about to start; what `redactor` looks for is not shown of it.
     #[must_use]
-    pub fn begin(&self) -> Writer {
+    pub fn begin(&self, redactor: Redactor) -> Writer {
         let mut lines = self.lock();
         lines.starts = lines.starts.saturating_add(1);
         Writer {
             journal: self.clone(),
             start: lines.starts,
+            redactor,
             rest: Vec::new(),
         }
     }
@@ -69,7 +74,7 @@ impl Journal {
     #[must_use]
     pub fn lines(&self) -> Vec<LogLine> {
         let lines = self.lock();
-        lines.kept.iter().map(|kept| kept.line.clone()).collect()
+        lines.kept.iter().map(Kept::shown).collect()
     }
 
     /// What the latest process wrote, as one text.
@@ -82,7 +87,7 @@ impl Journal {
             .iter()
             .filter(|kept| kept.line.start == lines.starts)
         {
-            text.push_str(&kept.line.text);
+            text.push_str(&kept.shown().text);
             if !kept.open {
                 text.push('\n');
             }
@@ -92,6 +97,15 @@ impl Journal {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn shown(&self) -> LogLine {
+        LogLine {
+            text: self.redactor.text(&self.line.text),
+            ..self.line.clone()
+        }
     }
 }
 
@@ -114,13 +128,18 @@ impl Writer {
         let mut lines = self.journal.lock();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             let text = piece.strip_suffix(b"\n");
-            lines.push(self.start, text.unwrap_or(piece), text.is_some());
+            lines.push(
+                self.start,
+                &self.redactor,
+                text.unwrap_or(piece),
+                text.is_some(),
+            );
         }
     }
 }
 
 impl Lines {
-    fn push(&mut self, start: u32, text: &[u8], ends: bool) {
+    fn push(&mut self, start: u32, redactor: &Redactor, text: &[u8], ends: bool) {
         let text = String::from_utf8_lossy(text);
         let text = if ends {
             text.trim_end_matches('\r')
@@ -139,6 +158,7 @@ impl Lines {
                     start,
                     text: String::new(),
                 },
+                redactor: redactor.clone(),
                 open: true,
             });
         }
@@ -148,7 +168,12 @@ impl Lines {
             last.open = !ends;
             line.push_str(text);
             self.cost += text.len();
-            // A line that never ends keeps its end.
+            // A line that never ends keeps its end; half of a secret would not be recognised any more.
+            if line.len() > limit {
+                let whole = redactor.text(line);
+                self.cost = self.cost + whole.len() - line.len();
+                *line = whole;
+            }
             if line.len() > limit {
                 let mut cut = line.len() - limit;
                 while !line.is_char_boundary(cut) {
@@ -172,6 +197,7 @@ mod tests {
     use proptest::prelude::{any, prop_assert, proptest};
 
     use super::{Journal, LINE_COST};
+    use crate::mcp::transport::redact::Redactor;
 
     fn texts(journal: &Journal) -> Vec<String> {
         let lines = journal.lines();
@@ -181,12 +207,12 @@ mod tests {
     #[test]
     fn lines_are_kept_over_starts() {
         let journal = Journal::new(1000);
-        let mut first = journal.begin();
+        let mut first = journal.begin(Redactor::default());
         first.write(b"one\r\ntw");
         first.write(b"o\nno end");
         assert_eq!(texts(&journal), ["one", "two", "no end"]);
         assert_eq!(journal.tail(), "one\ntwo\nno end");
-        let mut second = journal.begin();
+        let mut second = journal.begin(Redactor::default());
         assert_eq!(journal.tail(), "");
         for byte in "again \u{20ac}".as_bytes() {
             second.write(&[*byte]);
@@ -204,7 +230,7 @@ mod tests {
     #[test]
     fn the_newest_survive() {
         let journal = Journal::new(3 * (LINE_COST + 4));
-        let mut writer = journal.begin();
+        let mut writer = journal.begin(Redactor::default());
         writer.write(b"aaaa\nbbbb\ncccc\ndddd\n");
         assert_eq!(texts(&journal), ["bbbb", "cccc", "dddd"]);
         writer.write(&[b'x'; 10_000]);
@@ -215,7 +241,7 @@ mod tests {
             "{tail}"
         );
         let nothing = Journal::new(0);
-        nothing.begin().write(b"x\ny");
+        nothing.begin(Redactor::default()).write(b"x\ny");
         assert!(nothing.lines().is_empty());
     }
 
@@ -223,7 +249,7 @@ mod tests {
         #[test]
         fn never_more_than_the_limit(chunks in any::<Vec<Vec<u8>>>(), limit in 0_usize..300) {
             let journal = Journal::new(limit);
-            let mut writer = journal.begin();
+            let mut writer = journal.begin(Redactor::default());
             for chunk in &chunks {
                 writer.write(chunk);
                 let lines = journal.lines();
