@@ -13,7 +13,7 @@ use crate::model::question::Mode;
 use crate::model::spec::{
     ClientCapabilities, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts, TransportSpec,
 };
-use crate::model::status::{ConnectionState, Era};
+use crate::model::status::{ConnectionState, Era, Session};
 use crate::model::update::Kind;
 
 const SECRET: &str = "Bearer correct-horse-battery-staple";
@@ -57,6 +57,7 @@ fn record(id: &str) -> ServerRecord {
         created: Timestamp(1_000),
         updated: Timestamp(2_000),
         verdict: None,
+        session: None,
     }
 }
 

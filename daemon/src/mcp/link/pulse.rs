@@ -1,5 +1,6 @@
 //! Signs of life: whether an HTTP server is still there. A child's end is seen without asking.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +53,9 @@ impl Link {
                         Pulse::Changed(changed("it no longer answers `server/discover`"))
                     }
                 }
+                Ok(Err(error)) if link.refuses_session(&error) => {
+                    return link.report_lost(changed("it no longer accepts our session"));
+                }
                 Ok(Err(error)) => link.judge_error(error),
                 // A server that is busy with a call may have no time for this; calls have bounds of their own.
                 Err(_) if !link.calls_running() => Pulse::Silent(Error::new(
@@ -64,6 +68,11 @@ impl Link {
         });
     }
 
+    /// Whether the server refuses everything since it refused a call: some say 400 of a session that they have forgotten.
+    fn refuses_session(&self, error: &Error) -> bool {
+        self.session_doubted.swap(false, Ordering::Relaxed) && http_status(error) == Some(400)
+    }
+
     fn judge_error(&self, error: Error) -> Pulse {
         let unsupported = error
             .rpc()
@@ -71,12 +80,7 @@ impl Link {
         if unsupported && self.dialect.era() == Era::Modern {
             return Pulse::Changed(changed("it no longer speaks the version that was agreed"));
         }
-        let status = error
-            .facts()
-            .iter()
-            .find(|(name, _)| *name == "http_status");
-        let status: Option<u16> = status.and_then(|(_, status)| status.parse().ok());
-        match (error.reason(), status) {
+        match (error.reason(), http_status(&error)) {
             // A client error comes from somebody who is there.
             (_, Some(400..500)) => Pulse::Alive,
             (Reason::UpstreamUnreachable | Reason::OutcomeUnknown, _) => Pulse::Silent(error),
@@ -91,6 +95,12 @@ impl Link {
             .unwrap_or_else(PoisonError::into_inner)
             .is_empty()
     }
+}
+
+fn http_status(error: &Error) -> Option<u16> {
+    let mut facts = error.facts().iter();
+    let (_, status) = facts.find(|(name, _)| *name == "http_status")?;
+    status.parse().ok()
 }
 
 fn changed(how: &str) -> Error {

@@ -76,6 +76,8 @@ pub struct Refusal {
     pub rpc: Option<RpcError>,
     /// The request carried a session id and the server no longer knows it.
     pub session_gone: bool,
+    /// The same may be so: the request carried a session id, and it was refused with 400 before it was looked at.
+    pub session_doubtful: bool,
 }
 
 /// A live way to a server.
@@ -130,6 +132,14 @@ impl Transport {
         match self {
             Self::Http(http) => http.close().await,
             Self::Stdio(stdio) => stdio.close().await,
+        }
+    }
+
+    /// Lets a session outlive this transport. A process ends with it all the same.
+    pub fn leave_session(&self) {
+        match self {
+            Self::Http(http) => http.leave_session(),
+            Self::Stdio(_) => {}
         }
     }
 
