@@ -19,4 +19,5 @@ mod peers;
 mod questions;
 mod reflection;
 mod servers;
+mod sessions;
 mod updates;
