@@ -5,7 +5,9 @@ use std::time::Duration;
 use url::Url;
 
 use crate::error::{Error, Result};
-use crate::model::spec::{HttpSpec, ServerSpec, StdioSpec, Timeouts, TransportSpec};
+use crate::model::spec::{
+    NamedSecret, ServerSpec, StdioSpec, Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec,
+};
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 128;
@@ -13,6 +15,8 @@ const MAX_NAME: usize = 128;
 const MAX_TEXT: usize = 32 * 1024;
 /// Most headers, variables, arguments or roots.
 const MAX_LIST: usize = 256;
+/// Longest path of a socket that the system takes, in bytes.
+const MAX_SOCKET_PATH: usize = 107;
 /// Headers that the protocol or HTTP itself owns.
 const OWN_HEADERS: &[&str] = &[
     "accept",
@@ -44,8 +48,9 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
         ));
     }
     match &spec.transport {
-        TransportSpec::Http(http) => check_http(http)?,
+        TransportSpec::Http(http) => check_headers("spec.http.headers", &http.headers)?,
         TransportSpec::Stdio(stdio) => check_stdio(stdio)?,
+        TransportSpec::UnixSocket(socket) => check_socket(socket)?,
     }
     if let Some(pin) = &spec.protocol_version
         && !known_versions.contains(&pin.as_str())
@@ -80,19 +85,19 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     check_timeouts(&spec.timeouts)
 }
 
-fn check_http(http: &HttpSpec) -> Result<()> {
-    check_count("spec.http.headers", http.headers.len())?;
-    for header in &http.headers {
+fn check_headers(field: &'static str, headers: &[NamedSecret]) -> Result<()> {
+    check_count(field, headers.len())?;
+    for header in headers {
         let name = header.name.to_ascii_lowercase();
         if http::HeaderName::try_from(name.as_str()).is_err() {
             return Err(Error::invalid(
-                "spec.http.headers.name",
+                format!("{field}.name"),
                 format!("`{}` is not a header name", header.name),
             ));
         }
         if OWN_HEADERS.contains(&name.as_str()) || name.starts_with("mcp-param-") {
             return Err(Error::invalid(
-                "spec.http.headers.name",
+                format!("{field}.name"),
                 format!(
                     "`{}` is set by the daemon itself; leave it out",
                     header.name
@@ -143,6 +148,31 @@ fn check_stdio(stdio: &StdioSpec) -> Result<()> {
             format!("`{cwd}` must be an absolute path"),
         )),
         _ => Ok(()),
+    }
+}
+
+fn check_socket(socket: &UnixSocketSpec) -> Result<()> {
+    let path = &socket.path;
+    if !path.starts_with('/') || path.contains('\0') || path.len() > MAX_SOCKET_PATH {
+        return Err(Error::invalid(
+            "spec.unix_socket.path",
+            format!("`{path}` is not an absolute path of at most {MAX_SOCKET_PATH} bytes"),
+        ));
+    }
+    match socket.protocol {
+        UnixProtocol::Http => {
+            socket.http_url()?;
+            check_headers("spec.unix_socket.headers", &socket.headers)
+        }
+        UnixProtocol::Ndjson if !socket.http_path.is_empty() => Err(Error::invalid(
+            "spec.unix_socket.http_path",
+            "there is no HTTP on this socket; leave it out",
+        )),
+        UnixProtocol::Ndjson if !socket.headers.is_empty() => Err(Error::invalid(
+            "spec.unix_socket.headers",
+            "there is no HTTP on this socket; leave them out",
+        )),
+        UnixProtocol::Ndjson => Ok(()),
     }
 }
 

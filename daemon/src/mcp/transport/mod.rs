@@ -8,6 +8,7 @@ mod lines;
 mod pending;
 pub mod sse;
 pub mod stdio;
+pub mod unix;
 
 use std::sync::Arc;
 
@@ -84,12 +85,14 @@ pub struct Refusal {
 /// A live way to a server.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// Streamable HTTP.
+    /// Streamable HTTP, on the network or on a Unix socket.
     Http(Arc<http::Http>),
     /// Legacy HTTP+SSE.
     HttpSse(Arc<http_sse::HttpSse>),
     /// A child process.
     Stdio(Arc<stdio::Stdio>),
+    /// Lines of JSON on a Unix socket.
+    UnixLines(Arc<unix::UnixLines>),
 }
 
 impl Transport {
@@ -97,9 +100,10 @@ impl Transport {
     #[must_use]
     pub fn kind(&self) -> TransportKind {
         match self {
-            Self::Http(_) => TransportKind::StreamableHttp,
+            Self::Http(http) => http.kind(),
             Self::HttpSse(_) => TransportKind::Sse,
             Self::Stdio(_) => TransportKind::Stdio,
+            Self::UnixLines(_) => TransportKind::UnixSocket,
         }
     }
 
@@ -117,6 +121,7 @@ impl Transport {
                 .map(|e| Exchange::Http(Box::new(e))),
             Self::HttpSse(sse) => sse.request(frame).map(|e| Exchange::HttpSse(Box::new(e))),
             Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Shared),
+            Self::UnixLines(unix) => unix.request(frame).await.map(Exchange::Shared),
         }
     }
 
@@ -129,6 +134,7 @@ impl Transport {
             Self::Http(http) => http.send(body, headers).await,
             Self::HttpSse(sse) => sse.send(body, headers).await,
             Self::Stdio(stdio) => stdio.send(body).await,
+            Self::UnixLines(unix) => unix.send(body).await,
         }
     }
 
@@ -142,7 +148,7 @@ impl Transport {
     /// Whether the server's end is seen without asking: the system tells when a process on the same host is gone.
     #[must_use]
     pub fn sees_the_end(&self) -> bool {
-        matches!(self, Self::Stdio(_))
+        matches!(self, Self::Stdio(_) | Self::UnixLines(_))
     }
 
     /// Ends the transport: DELETEs the session, or stops the process and everything that it started. Bounded by the
@@ -152,6 +158,7 @@ impl Transport {
             Self::Http(http) => http.close().await,
             Self::HttpSse(sse) => sse.close(),
             Self::Stdio(stdio) => stdio.close().await,
+            Self::UnixLines(unix) => unix.close(),
         }
     }
 
@@ -162,6 +169,7 @@ impl Transport {
             Self::Http(_) => std::future::pending().await,
             Self::HttpSse(sse) => sse.ended().await,
             Self::Stdio(stdio) => stdio.ended().await,
+            Self::UnixLines(unix) => unix.ended().await,
         }
     }
 
@@ -169,7 +177,7 @@ impl Transport {
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         match self {
-            Self::Http(_) | Self::HttpSse(_) => String::new(),
+            Self::Http(_) | Self::HttpSse(_) | Self::UnixLines(_) => String::new(),
             Self::Stdio(stdio) => stdio.stderr_tail(),
         }
     }
