@@ -15,6 +15,7 @@ mod crash;
 mod harness;
 mod lifecycle;
 mod listings;
+mod matrix;
 mod peers;
 mod questions;
 mod reflection;
