@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub use crate::mcp::link::CallEvent;
+pub use crate::mcp::subscriptions::{Follower, Told};
 
 use crate::base::{CallId, Deadline, Namespace};
 use crate::catalog::Catalog;
@@ -185,6 +186,32 @@ impl Calls {
             Ok(request)
         };
         call.invoke(&server, build).await
+    }
+
+    /// Follows a resource: whoever holds the result is told of its updates, over every connection of the server.
+    ///
+    /// # Errors
+    /// Why the server cannot be used now; `NOT_SUPPORTED` if it announces no updates.
+    pub async fn follow(
+        &self,
+        namespace: &Namespace,
+        server_id: &str,
+        uri: &str,
+        deadline: Deadline,
+    ) -> Result<(Server, Follower)> {
+        let server = self.registry.get(namespace, server_id)?;
+        let (link, _) = server.handle.link(deadline).await?;
+        if !link.peer.has_flag("resources", "subscribe") {
+            return Err(Error::new(
+                Reason::NotSupported,
+                format!(
+                    "server `{}` does not announce updates of resources",
+                    server.record.key.id
+                ),
+            ));
+        }
+        let follower = server.handle.subscriptions().follow(uri);
+        Ok((server, follower))
     }
 
     /// Fills a prompt. Dropping the future cancels the call at the server.

@@ -238,11 +238,29 @@ impl Registry {
         }
     }
 
-    /// Registers a server, or finds the one that it is already (rows A2, A3, A5).
+    /// Makes a change in a task of its own: a caller that goes away must not leave it half made.
+    async fn complete<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let change = self.0.tasks.spawn(change);
+        change
+            .await
+            .unwrap_or_else(|cause| Err(Error::internal(format!("a change failed: {cause}"))))
+    }
+
+    /// Registers a server, or finds the one that it is already (rows A2, A3, A5). Once begun it is completed, even if
+    /// the future is dropped; so are the other changes.
     ///
     /// # Errors
     /// `INVALID_FIELD`, `DESTINATION_BLOCKED`, `SERVER_ID_TAKEN`, `TOO_MANY`; nothing is registered then.
     pub async fn add(&self, new: NewServer) -> Result<(Server, Outcome)> {
+        let registry = self.clone();
+        self.complete(async move { registry.add_now(new).await })
+            .await
+    }
+
+    async fn add_now(&self, new: NewServer) -> Result<(Server, Outcome)> {
         self.check(&new.spec)?;
         let changes = self.0.changes.lock().await;
         let wanted = new.wanted_id.as_deref().map(normalize_id);
@@ -400,6 +418,7 @@ impl Registry {
             .store
             .rename_server(old.clone(), record.clone(), status)
             .await?;
+        // Carried out before whatever follows on the same handle; nobody waits for it here.
         let handle = server.handle.rename(record.key.clone()).await;
         let migrated = Server {
             record: Arc::new(record),
@@ -436,6 +455,18 @@ impl Registry {
     /// `ETAG_MISMATCH`, what `change` returns, and as [`Registry::add`].
     pub async fn update(
         &self,
+        namespace: Namespace,
+        id: String,
+        etag: String,
+        change: impl FnOnce(&mut ServerSpec) -> Result<()> + Send + 'static,
+    ) -> Result<Server> {
+        let registry = self.clone();
+        self.complete(async move { registry.update_now(&namespace, &id, &etag, change).await })
+            .await
+    }
+
+    async fn update_now(
+        &self,
         namespace: &Namespace,
         id: &str,
         etag: &str,
@@ -466,7 +497,13 @@ impl Registry {
     ///
     /// # Errors
     /// `SERVER_NOT_FOUND`, `ETAG_MISMATCH`.
-    pub async fn remove(&self, namespace: &Namespace, id: &str, etag: &str) -> Result<()> {
+    pub async fn remove(&self, namespace: Namespace, id: String, etag: String) -> Result<()> {
+        let registry = self.clone();
+        self.complete(async move { registry.remove_now(&namespace, &id, &etag).await })
+            .await
+    }
+
+    async fn remove_now(&self, namespace: &Namespace, id: &str, etag: &str) -> Result<()> {
         let changes = self.0.changes.lock().await;
         let server = self.get(namespace, id)?;
         check_etag(&server.record, etag)?;
@@ -498,6 +535,12 @@ impl Registry {
     }
 
     async fn want(&self, namespace: &Namespace, id: &str, connect: bool) -> Result<Server> {
+        let (registry, namespace, id) = (self.clone(), namespace.clone(), id.to_owned());
+        self.complete(async move { registry.want_now(&namespace, &id, connect).await })
+            .await
+    }
+
+    async fn want_now(&self, namespace: &Namespace, id: &str, connect: bool) -> Result<Server> {
         let changes = self.0.changes.lock().await;
         let mut server = self.get(namespace, id)?;
         let ack = if server.record.connect == connect {

@@ -1,4 +1,4 @@
-//! Prints every change of every server, for ever: `cargo run -p mcp-sidecar-client --example watch`.
+//! Prints every change of every server, for ever: `cargo run --example watch`.
 #![allow(clippy::print_stdout, reason = "an example for the terminal")]
 
 use mcp_sidecar_client::{Client, Result, UpdateEvent};

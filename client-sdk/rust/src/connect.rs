@@ -32,7 +32,8 @@ pub struct ConnectAttempt {
 }
 
 /// Where the daemon's socket may be: `$MCP_SIDECAR_SOCKET` alone if it is set; else
-/// `$XDG_RUNTIME_DIR/mcp-sidecar/app.sock` (a daemon of this user), then `/run/mcp-sidecar/app.sock` (the host's).
+/// `$XDG_RUNTIME_DIR/mcp-sidecar/app.sock` and `~/.local/state/mcp-sidecar/app.sock` (a daemon of this user, the latter
+/// if it was started without `XDG_RUNTIME_DIR`), then `/run/mcp-sidecar/app.sock` (the host's).
 #[must_use]
 pub fn socket_candidates() -> Vec<PathBuf> {
     candidates(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
@@ -42,9 +43,13 @@ fn candidates(var: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> 
     if let Some(path) = var(SOCKET_ENV) {
         return vec![PathBuf::from(path)];
     }
-    let user = var("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("mcp-sidecar/app.sock"));
-    user.into_iter()
-        .chain([PathBuf::from("/run/mcp-sidecar/app.sock")])
+    let state = || Some(Path::new(&var("HOME")?).join(".local/state"));
+    let state = var("XDG_STATE_HOME").map_or_else(state, |dir| Some(dir.into()));
+    let runtime = var("XDG_RUNTIME_DIR").map(PathBuf::from);
+    [runtime, state, Some(PathBuf::from("/run"))]
+        .into_iter()
+        .flatten()
+        .map(|directory| directory.join("mcp-sidecar/app.sock"))
         .collect()
 }
 
@@ -184,6 +189,17 @@ mod tests {
             ]
         );
         assert_eq!(with(&[]), ["/run/mcp-sidecar/app.sock"]);
+        assert_eq!(
+            with(&[("HOME", "/home/ann")]),
+            [
+                "/home/ann/.local/state/mcp-sidecar/app.sock",
+                "/run/mcp-sidecar/app.sock"
+            ]
+        );
+        assert_eq!(
+            with(&[("HOME", "/home/ann"), ("XDG_STATE_HOME", "/state")]),
+            ["/state/mcp-sidecar/app.sock", "/run/mcp-sidecar/app.sock"]
+        );
         assert_eq!(
             with(&[(SOCKET_ENV, "/x.sock"), ("XDG_RUNTIME_DIR", "/run/user/7")]),
             ["/x.sock"]

@@ -26,6 +26,8 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
 use crate::mcp::era::{Dialect, Outcome, Request};
 use crate::mcp::protocol::{Message, RawJson};
+use crate::mcp::subscriptions::{self, Subscriptions};
+use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::{Loss, Transport};
 use crate::model::status::{Implementation, Push, TransportKind};
 
@@ -100,6 +102,10 @@ pub struct LinkParts {
     pub next_id: u64,
     /// Answers the server's questions.
     pub asker: Asker,
+    /// Keeps the server's secrets out of errors.
+    pub redactor: Redactor,
+    /// The resources that apps follow.
+    pub subscriptions: Subscriptions,
     /// Most calls at a time.
     pub max_calls: usize,
     /// Most `input_required` rounds of one call.
@@ -120,6 +126,8 @@ pub struct Link {
     pub(super) closed: CancellationToken,
     next_id: AtomicU64,
     asker: Asker,
+    redactor: Redactor,
+    subscriptions: Subscriptions,
     calls: Semaphore,
     max_rounds: usize,
     request_timeout: Duration,
@@ -146,6 +154,8 @@ impl Link {
             closed: CancellationToken::new(),
             next_id: AtomicU64::new(parts.next_id),
             asker: parts.asker,
+            redactor: parts.redactor,
+            subscriptions: parts.subscriptions,
             calls: Semaphore::new(parts.max_calls),
             max_rounds: parts.max_rounds,
             request_timeout: parts.request_timeout,
@@ -159,6 +169,10 @@ impl Link {
             cause: OnceLock::new(),
         });
         link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
+        if link.peer.has_flag("resources", "subscribe") {
+            let keeper = subscriptions::keep(Arc::clone(&link), link.subscriptions.clone());
+            link.tasks.spawn(keeper);
+        }
         if !link.transport.is_streamable_http() {
             let link = Arc::clone(&link);
             link.tasks.clone().spawn(async move {
@@ -227,7 +241,7 @@ impl Link {
     /// The last lines on a child's standard error.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
-        self.transport.stderr_tail()
+        self.redactor.text(&self.transport.stderr_tail())
     }
 
     pub(super) fn report(&self, change: impl FnOnce(&mut News)) {
@@ -236,7 +250,7 @@ impl Link {
     }
 
     pub(super) fn report_lost(&self, error: Error) {
-        let _ = self.cause.set(error);
+        let _ = self.cause.set(self.redactor.error(error));
         self.lost.cancel();
     }
 
@@ -299,11 +313,11 @@ impl Link {
                     ),
                 )),
             },
-            Ok(Ok(Err(rpc))) => Err(Error::upstream(rpc)),
+            Ok(Ok(Err(rpc))) => Err(self.redactor.error(Error::upstream(rpc))),
             Ok(Err(loss)) => {
                 let loss: Loss = loss;
                 self.note_loss(&loss);
-                Err(loss.error)
+                Err(self.redactor.error(loss.error))
             }
             Err(_) => Err(Error::new(
                 Reason::UpstreamTimeout,

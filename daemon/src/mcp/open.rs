@@ -24,8 +24,10 @@ use crate::mcp::era::{
 use crate::mcp::link::{Link, LinkParts, Peer};
 use crate::mcp::protocol::{self, Message, RawJson, code, method};
 use crate::mcp::push;
+use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::http::Http;
 use crate::mcp::transport::http_sse::HttpSse;
+use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::stdio::Stdio;
 use crate::mcp::transport::unix::UnixLines;
 use crate::mcp::transport::{Exchange, Loss, Transport};
@@ -256,6 +258,7 @@ impl Dialer {
         key: &ServerKey,
         spec: &ServerSpec,
         verdict: Option<&Verdict>,
+        subscriptions: &Subscriptions,
         cancel: &CancellationToken,
     ) -> Result<Opened> {
         let known = verdict.filter(|known| known.target == spec.target_fingerprint());
@@ -276,7 +279,7 @@ impl Dialer {
             Ok(agreed) => agreed,
             Err(error) => {
                 dial.transport.close().await;
-                return Err(with_stderr(error, &dial.transport));
+                return Err(Redactor::new(spec).error(with_stderr(error, &dial.transport)));
             }
         };
         let verdict = agreed.certain.then(|| Verdict {
@@ -291,6 +294,8 @@ impl Dialer {
             transport: dial.transport.clone(),
             next_id: dial.next_id,
             asker: Asker::new(self.inputs.clone(), key.clone(), spec),
+            redactor: Redactor::new(spec),
+            subscriptions: subscriptions.clone(),
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
@@ -490,6 +495,7 @@ impl Dialer {
             };
             match judgement {
                 Judgement::Modern(agreed) => {
+                    result.as_ref().map_or(Ok(()), check_description)?;
                     let peer = peer_of(&result.unwrap_or(RawJson::EMPTY_OBJECT), Era::Modern);
                     return Ok(Agreed {
                         dialect: Dialect::new(Era::Modern, agreed, spec),
@@ -589,6 +595,7 @@ impl Dial {
                 }
             }
         };
+        check_description(&result)?;
         let version = result
             .get("protocolVersion")
             .and_then(|version| version.read::<String>());
@@ -664,6 +671,34 @@ impl Dial {
     }
 }
 
+/// Most that a server may say about itself, in bytes: it is kept in every status. Longer instructions are cut.
+const MAX_DESCRIPTION: usize = 64 * 1024;
+
+fn check_description(result: &RawJson) -> Result<()> {
+    let parts = ["capabilities", "serverInfo", "_meta"].map(|name| result.get(name));
+    let size: usize = parts.iter().flatten().map(|part| part.as_str().len()).sum();
+    if size > MAX_DESCRIPTION {
+        return Err(Error::new(
+            Reason::MessageTooLarge,
+            format!("the server describes itself in {size} bytes; {MAX_DESCRIPTION} are enough"),
+        ));
+    }
+    Ok(())
+}
+
+fn instructions(result: &RawJson) -> String {
+    let mut text: String = result
+        .get("instructions")
+        .and_then(|text| text.read())
+        .unwrap_or_default();
+    if text.len() > MAX_DESCRIPTION {
+        let end = text.floor_char_boundary(MAX_DESCRIPTION);
+        text.truncate(end);
+        text.push_str("\n[cut here]");
+    }
+    text
+}
+
 fn peer_of(result: &RawJson, era: Era) -> Peer {
     let info = match era {
         Era::Legacy => result.get("serverInfo"),
@@ -682,10 +717,7 @@ fn peer_of(result: &RawJson, era: Era) -> Peer {
         });
     Peer {
         info,
-        instructions: result
-            .get("instructions")
-            .and_then(|text| text.read())
-            .unwrap_or_default(),
+        instructions: instructions(result),
         capabilities: result.get("capabilities"),
     }
 }

@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 /// Redirects that one request follows.
 const MAX_REDIRECTS: usize = 5;
 /// Idle connections that are kept per host; enough that a burst of calls finds its connections again.
-const IDLE_PER_HOST: usize = 512;
+const IDLE_PER_HOST: usize = 128;
 /// How long an idle connection is kept.
-const IDLE_FOR: Duration = Duration::from_secs(90);
+const IDLE_FOR: Duration = Duration::from_secs(30);
 
 /// What differs between HTTP clients.
 #[derive(Clone, Copy, Debug)]

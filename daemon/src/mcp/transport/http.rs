@@ -33,6 +33,8 @@ const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 const MAX_IDLE_RESUMES: u32 = 5;
 /// How much of a foreign error body is shown.
 const EXCERPT: usize = 200;
+/// Bytes of a body that are taken in one turn.
+const TURN: usize = 64 * 1024;
 /// How long an error body may take.
 const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an error body that are read to find a JSON-RPC error in it.
@@ -303,13 +305,17 @@ impl Http {
             parser: sse::Parser::new(self.message_limit),
             events: VecDeque::new(),
             ready: VecDeque::new(),
+            pace: Pace::default(),
+            silent: 0,
+            limit: self.message_limit,
         }
     }
 
     async fn read_body(&self, response: Response, limit: usize) -> Result<Bytes, Loss> {
         let mut body = response.bytes_stream();
-        let mut bytes = BytesMut::new();
+        let (mut bytes, mut pace) = (BytesMut::new(), Pace::default());
         while let Some(chunk) = body.next().await {
+            pace.take_turns(chunk.as_ref().map_or(0, Bytes::len)).await;
             let chunk = chunk.map_err(|error| self.loss(&error))?;
             if bytes.len() + chunk.len() > limit {
                 return Err(Loss::maybe_sent(Error::new(
@@ -481,12 +487,32 @@ fn root_cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
+/// Lets other tasks, and the timers of this one, have their turn while a body is always ready: a bomb that is being
+/// unpacked must not keep a worker to itself. (The runtime's own budget does not help: once it is used up, timers of the
+/// same task do not fire either.)
+#[derive(Debug, Default)]
+struct Pace(usize);
+
+impl Pace {
+    async fn take_turns(&mut self, bytes: usize) {
+        self.0 += bytes;
+        if self.0 > TURN {
+            self.0 = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// Messages of one SSE body.
 pub struct EventStream {
     body: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
     parser: sse::Parser,
     events: VecDeque<sse::Event>,
     ready: VecDeque<Message>,
+    pace: Pace,
+    /// Bytes since the last event.
+    silent: usize,
+    limit: usize,
 }
 
 impl std::fmt::Debug for EventStream {
@@ -540,9 +566,24 @@ impl EventStream {
                 Some(Err(_)) => return Err(StreamEnd::Broken),
                 None => return Err(StreamEnd::Closed),
             };
-            let events = self.parser.push(&chunk).map_err(|too_large| {
-                StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, too_large.to_string()))
-            })?;
+            self.pace.take_turns(chunk.len()).await;
+            let too_large =
+                |text: String| StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, text));
+            let events = self
+                .parser
+                .push(&chunk)
+                .map_err(|cause| too_large(cause.to_string()))?;
+            self.silent = if events.is_empty() {
+                self.silent + chunk.len()
+            } else {
+                0
+            };
+            if self.silent > self.limit && !self.parser.skips_oversize() {
+                return Err(too_large(format!(
+                    "{} bytes of the stream held no event (limits.message_bytes)",
+                    self.silent
+                )));
+            }
             self.events.extend(events);
         }
     }

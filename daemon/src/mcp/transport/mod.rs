@@ -6,6 +6,7 @@ pub mod http;
 pub mod http_sse;
 mod lines;
 mod pending;
+pub mod redact;
 pub mod sse;
 pub mod stdio;
 pub mod unix;

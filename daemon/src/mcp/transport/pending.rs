@@ -135,6 +135,12 @@ impl Pending {
         inbound: &mpsc::Sender<Message>,
     ) -> Option<Bytes> {
         let message = self.route(message)?;
+        // Log messages may fill half of the queue: what must not be lost finds room behind them.
+        let chatter =
+            matches!(&message, Message::Notification { method, .. } if method == method::LOG);
+        if chatter && inbound.capacity() < inbound.max_capacity() / 2 {
+            return None;
+        }
         let refused = inbound.try_send(message).err()?;
         let Message::Request { id, .. } = refused.into_inner() else {
             return None;

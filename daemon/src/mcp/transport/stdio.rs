@@ -131,13 +131,14 @@ impl Stdio {
         let (outbox, to_write) = mpsc::channel(lines::OUTBOX);
         let (gone_tx, gone) = watch::channel(false);
         let hang_up = CancellationToken::new();
-        tasks.spawn(keep_tail(stderr, Arc::clone(&shared)));
+        tasks.spawn(until(gone.clone(), keep_tail(stderr, Arc::clone(&shared))));
         tasks.spawn(lines::write(stdin, to_write, hang_up.clone()));
         let (reading, answers) = (Arc::clone(&shared), outbox.clone());
-        tasks.spawn(async move {
+        let reader = async move {
             lines::read(stdout, Arc::clone(&reading.pending), inbound, answers).await;
             reading.drained.cancel();
-        });
+        };
+        tasks.spawn(until(gone.clone(), reader));
         tasks.spawn(reap(
             child,
             Arc::clone(&shared),
@@ -255,6 +256,14 @@ async fn end_group(group: Pid, grace: Duration) {
     };
     if tokio::time::timeout(grace, emptied).await.is_err() {
         let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Runs until the child is reaped at the latest: what it left behind may hold its pipes for ever.
+async fn until(mut gone: watch::Receiver<bool>, task: impl Future<Output = ()>) {
+    tokio::select! {
+        () = task => {}
+        _ = gone.wait_for(|gone| *gone) => {}
     }
 }
 

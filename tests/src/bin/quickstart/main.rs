@@ -9,7 +9,9 @@
     reason = "a program for people: what it prints is its purpose"
 )]
 
-use std::collections::HashMap;
+mod process;
+mod watch;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -17,16 +19,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use mcp_sidecar_client::proto::{ConnectionState, Server, ToolResult, content_block};
-use mcp_sidecar_client::{
-    CallEvent, Client, UpdateEvent, Updates, http_server, stdio_server, tool_call,
-};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use mcp_sidecar_client::{CallEvent, Client, http_server, stdio_server, tool_call};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+
+use crate::process::Process;
+use crate::watch::{Watch, state_name};
 
 const USAGE: &str = "usage: cargo quickstart [--keep]
 
@@ -35,10 +35,6 @@ const USAGE: &str = "usage: cargo quickstart [--keep]
 /// Everything after the build.
 const STORY_TIMEOUT: Duration = Duration::from_secs(50);
 const START_TIMEOUT: Duration = Duration::from_secs(15);
-/// Longer than the daemon's own drain (20 s).
-const STOP_TIMEOUT: Duration = Duration::from_secs(25);
-/// From an answer to the update that says the same.
-const UPDATE_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_TAIL_LINES: usize = 30;
 
 #[tokio::main]
@@ -136,13 +132,13 @@ async fn build() -> Result<Programs> {
         .context("the workspace has no directory")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command
-        .current_dir(workspace)
-        .args(["build", "--workspace", "--bins"]);
+    // Without `--package`, as in the alias: then both share what they build.
+    let arguments = ["build", "--bin", "mcp-sidecard", "--bin", "demo-server"];
+    command.current_dir(workspace).args(arguments);
     if dir.ends_with("release") {
         command.arg("--release");
     }
-    println!("  cargo build --workspace --bins");
+    println!("  cargo {}", arguments.join(" "));
     let status = command.status().await.context("cannot run cargo")?;
     if !status.success() {
         bail!("the build failed ({status})");
@@ -236,13 +232,22 @@ impl Stage {
             "  result: {}",
             result_text(&answer.result.unwrap_or_default())?
         );
-        println!("  the same call from a shell:\n");
+        let until = if keep {
+            ""
+        } else {
+            ", while the daemon runs (`--keep`)"
+        };
+        println!("  the same call from a shell{until}:\n");
         let request = json!({ "call": {
             "server_id": "demo-http",
             "tool_name": "add",
             "arguments_json": arguments.to_string(),
         }});
-        println!("{}", self.grpcurl(&request.to_string()));
+        println!(
+            "  grpcurl -plaintext -d {} \\\n    {} mcpsidecar.v1.ToolService/CallTool",
+            shell_quoted(&request.to_string()),
+            self.target(),
+        );
 
         if !keep {
             section("Remove a server");
@@ -273,13 +278,13 @@ impl Stage {
         // Neither this shell's settings nor a service manager's are meant for this daemon.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if text.starts_with("MCP_SIDECARD_") || text.starts_with("LISTEN_") {
+            let foreign = ["MCP_SIDECARD_", "LISTEN_", "NOTIFY_SOCKET"];
+            if foreign.iter().any(|prefix| text.starts_with(prefix)) {
                 command.env_remove(&name);
             }
         }
-        command.env_remove("NOTIFY_SOCKET").env_remove("LISTEN_PID");
         let daemon = self.daemon.insert(Process::start("the daemon", command)?);
-        println!("  started, pid {}", daemon.pid.as_raw_nonzero());
+        println!("  started, pid {}", daemon.id());
 
         let connecting = Client::builder()
             .socket(&self.socket)
@@ -315,12 +320,9 @@ impl Stage {
             .to_owned())
     }
 
-    fn grpcurl(&self, request: &str) -> String {
-        format!(
-            "  grpcurl -plaintext -unix -authority localhost \\\n    -d {} \\\n    {} mcpsidecar.v1.ToolService/CallTool",
-            shell_quoted(request),
-            shell_quoted(&self.socket.display().to_string()),
-        )
+    /// The socket as grpcurl wants it.
+    fn target(&self) -> String {
+        shell_quoted(&format!("unix://{}", self.socket.display()))
     }
 
     fn log_tail(&self) -> String {
@@ -362,80 +364,20 @@ impl Stage {
             .flatten()
             .map(|process| process.leave().to_string())
             .collect();
+        let daemon = pids.first().map_or("", String::as_str);
         let socket = shell_quoted(&self.socket.display().to_string());
         section("Left running");
         println!("  socket  {}", self.socket.display());
         println!("  log     {}", self.log.display());
         println!("\n  Reach it:");
         println!("    export MCP_SIDECAR_SOCKET={socket}");
-        println!("    cargo run -p mcp-sidecar-client --example watch");
-        println!("    grpcurl -plaintext -unix -authority localhost {socket} list");
+        println!("    cargo run --example watch");
+        println!("    grpcurl -plaintext {} list", self.target());
         println!("\n  Stop it:");
         println!("    kill {}", pids.join(" "));
+        println!("    tail --pid={daemon} -f /dev/null   # until the daemon has ended");
         let dir = self.dir.keep();
         println!("    rm -r {}", shell_quoted(&dir.display().to_string()));
-    }
-}
-
-/// A child in a process group of its own, so that a Ctrl-C in the terminal reaches only this program, which then
-/// ends the child in order. Dropping it kills the group.
-struct Process {
-    name: &'static str,
-    child: Child,
-    pid: Pid,
-    armed: bool,
-}
-
-impl Process {
-    fn start(name: &'static str, mut command: Command) -> Result<Self> {
-        let child = command
-            .stdin(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        let pid = child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Pid::from_raw)
-            .with_context(|| format!("{name} has no process id"))?;
-        Ok(Self {
-            name,
-            child,
-            pid,
-            armed: true,
-        })
-    }
-
-    async fn stop(mut self) -> Result<()> {
-        if let Ok(Some(status)) = self.child.try_wait() {
-            bail!("{} had ended before it was told to ({status})", self.name);
-        }
-        let _ = kill_process(self.pid, Signal::TERM);
-        match tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await {
-            Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => bail!("{} did not end cleanly ({status})", self.name),
-            Ok(Err(error)) => Err(error).with_context(|| format!("cannot wait for {}", self.name)),
-            Err(_) => bail!(
-                "{} did not end within {} s and was killed",
-                self.name,
-                STOP_TIMEOUT.as_secs()
-            ),
-        }
-    }
-
-    /// Lets it run; returns its process id.
-    fn leave(mut self) -> i32 {
-        self.armed = false;
-        self.pid.as_raw_nonzero().get()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // A process that was waited for has no group to kill any more, and its id may be another's.
-        if self.armed && self.child.id().is_some() {
-            let _ = kill_process_group(self.pid, Signal::KILL);
-        }
     }
 }
 
@@ -502,86 +444,6 @@ fn result_text(result: &ToolResult) -> Result<String> {
         bail!("the tool reports an error: {text}");
     }
     Ok(result.structured_content_json.clone().unwrap_or(text))
-}
-
-/// What the update stream has said about a server: its id, and its state or `None` if it is gone.
-type Seen = (String, Option<ConnectionState>);
-
-/// Prints updates in the background until it is dropped.
-struct Watch {
-    seen: mpsc::Receiver<Seen>,
-    known: HashMap<String, Option<ConnectionState>>,
-    task: JoinSet<Result<()>>,
-}
-
-impl Watch {
-    fn start(updates: Updates) -> Self {
-        let (sender, seen) = mpsc::channel(1024);
-        let mut task = JoinSet::new();
-        task.spawn(print_updates(updates, sender));
-        Self {
-            seen,
-            known: HashMap::new(),
-            task,
-        }
-    }
-
-    /// Waits until the stream has said this.
-    async fn until(&mut self, id: &str, state: Option<ConnectionState>) -> Result<()> {
-        let waiting = async {
-            while self.known.get(id) != Some(&state) {
-                let Some((id, state)) = self.seen.recv().await else {
-                    return match self.task.join_next().await {
-                        Some(Ok(Err(error))) => Err(error).context("the update stream failed"),
-                        _ => bail!("the update stream ended"),
-                    };
-                };
-                self.known.insert(id, state);
-            }
-            Ok(())
-        };
-        tokio::time::timeout(UPDATE_TIMEOUT, waiting)
-            .await
-            .with_context(|| format!("the expected update about `{id}` does not come"))?
-    }
-}
-
-/// Prints each change of a server's state, for as long as the stream lasts.
-async fn print_updates(mut updates: Updates, seen: mpsc::Sender<Seen>) -> Result<()> {
-    let mut known: HashMap<String, ConnectionState> = HashMap::new();
-    while let Some(update) = updates.next().await {
-        let update = update?;
-        match update.event {
-            UpdateEvent::Server(server) => {
-                let state = server.status.unwrap_or_default().state();
-                let before = known.insert(server.id.clone(), state);
-                if before != Some(state) {
-                    println!(
-                        "  > {:<11} {} (revision {})",
-                        server.id,
-                        state_name(state),
-                        update.revision
-                    );
-                }
-                seen.send((server.id, Some(state))).await?;
-            }
-            UpdateEvent::Deleted { id, .. } => {
-                known.remove(&id);
-                println!("  > {id:<11} removed (revision {})", update.revision);
-                seen.send((id, None)).await?;
-            }
-            UpdateEvent::Reset(_) => known.clear(),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn state_name(state: ConnectionState) -> String {
-    state
-        .as_str_name()
-        .trim_start_matches("CONNECTION_STATE_")
-        .to_lowercase()
 }
 
 fn section(title: &str) {
