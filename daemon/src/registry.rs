@@ -572,7 +572,7 @@ impl Registry {
         check_spec(spec, &versions)?;
         match &spec.transport {
             TransportSpec::Http(http) => {
-                custom_headers(http)?;
+                custom_headers(&http.headers, "spec.http.headers")?;
                 check_pin(spec)?;
                 self.0.dialer.policy.check_url(&http.url)
             }
@@ -581,6 +581,10 @@ impl Registry {
                 "servers that are child processes are switched off; the operator allows them with stdio.enabled",
             )),
             TransportSpec::Stdio(_) => Ok(()),
+            TransportSpec::UnixSocket(socket) => {
+                custom_headers(&socket.headers, "spec.unix_socket.headers")?;
+                self.0.dialer.policy.check_socket(&socket.path)
+            }
         }
     }
 
@@ -665,6 +669,7 @@ fn shown_target(spec: &ServerSpec) -> String {
     match &spec.transport {
         TransportSpec::Http(http) => format!("`{}`", http.url),
         TransportSpec::Stdio(stdio) => format!("command `{}`", stdio.command),
+        TransportSpec::UnixSocket(socket) => format!("socket `{}`", socket.path),
     }
 }
 

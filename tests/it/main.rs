@@ -16,6 +16,7 @@ mod harness;
 mod hostile;
 mod lifecycle;
 mod listings;
+mod matrix;
 mod peers;
 mod questions;
 mod reflection;

@@ -33,7 +33,7 @@ pub use mcp_sidecar_proto::v1;
 pub mod prelude {
     pub use crate::clients::{
         CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, http_spec_as, millis, seconds,
-        stdio_spec, text_of,
+        socket_spec, stdio_spec, text_of,
     };
     pub use crate::daemon::TestDaemon;
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};

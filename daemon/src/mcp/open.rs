@@ -29,10 +29,11 @@ use crate::mcp::transport::http::Http;
 use crate::mcp::transport::http_sse::HttpSse;
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::stdio::Stdio;
+use crate::mcp::transport::unix::UnixLines;
 use crate::mcp::transport::{Exchange, Loss, Transport};
-use crate::model::spec::{HttpMode, HttpSpec, ServerSpec, TransportSpec};
+use crate::model::spec::{HttpMode, HttpSpec, ServerSpec, TransportSpec, UnixProtocol};
 use crate::model::status::{Era, Implementation, Session, TransportKind, Verdict};
-use crate::policy::Policy;
+use crate::policy::{ClientOptions, Policy};
 
 /// Messages that a server may send before the link takes them.
 const INBOUND: usize = 256;
@@ -229,6 +230,10 @@ fn first_id() -> u64 {
     u64::try_from(bits).unwrap_or(0) + 1
 }
 
+fn given_up() -> Error {
+    Error::new(Reason::Superseded, "the attempt was given up")
+}
+
 fn connect_timeout(bound: Duration) -> Error {
     Error::new(
         Reason::UpstreamTimeout,
@@ -272,7 +277,12 @@ impl Dialer {
         let verdict = known.verdict.as_ref();
         let verdict = verdict.filter(|known| known.target == spec.target_fingerprint());
         let bound = spec.timeouts.connect.unwrap_or(self.settings.connect);
-        let mut dial = self.dial(spec)?;
+        let mut dial = tokio::select! {
+            dial = tokio::time::timeout(bound, self.dial(spec)) => {
+                dial.unwrap_or_else(|_| Err(connect_timeout(bound)))?
+            }
+            () = cancel.cancelled() => return Err(given_up()),
+        };
         let resumed = known
             .session
             .as_ref()
@@ -289,7 +299,7 @@ impl Dialer {
         let agreed = tokio::select! {
             biased;
             agreed = agreeing => agreed,
-            () = cancel.cancelled() => Err(Error::new(Reason::Superseded, "the attempt was given up")),
+            () = cancel.cancelled() => Err(given_up()),
         };
         let agreed = match agreed {
             Ok(agreed) => agreed,
@@ -327,7 +337,7 @@ impl Dialer {
         })
     }
 
-    fn dial(&self, spec: &ServerSpec) -> Result<Dial> {
+    async fn dial(&self, spec: &ServerSpec) -> Result<Dial> {
         let (inbound_tx, inbound) = mpsc::channel(INBOUND);
         let transport = match &spec.transport {
             TransportSpec::Http(http) => Transport::Http(Arc::new(self.http(http)?)),
@@ -343,6 +353,26 @@ impl Dialer {
                 inbound_tx,
                 &self.tasks,
             )?)),
+            TransportSpec::UnixSocket(socket) => {
+                self.policy.check_socket(&socket.path)?;
+                let bytes = self.settings.message_bytes;
+                match socket.protocol {
+                    UnixProtocol::Http => {
+                        let options = ClientOptions {
+                            connect_timeout: self.settings.connect,
+                        };
+                        let client = self.policy.socket_client(&socket.path, options)?;
+                        let grace = self.settings.close_grace;
+                        let http = Http::on_socket(client, socket, bytes, grace)?;
+                        Transport::Http(Arc::new(http))
+                    }
+                    UnixProtocol::Ndjson => {
+                        let connecting =
+                            UnixLines::connect(&socket.path, bytes, inbound_tx, &self.tasks);
+                        Transport::UnixLines(Arc::new(connecting.await?))
+                    }
+                }
+            }
         };
         Ok(Dial {
             transport,
@@ -368,7 +398,7 @@ impl Dialer {
                     tracing::info!(%error, "the kept transport verdict no longer holds");
                     dial.transport.close().await;
                     let next_id = dial.next_id;
-                    *dial = self.dial(spec)?;
+                    *dial = self.dial(spec).await?;
                     dial.next_id = next_id;
                     return self.agree(dial, spec, None).await;
                 }
@@ -474,7 +504,10 @@ impl Dialer {
             let answer = dial.probe(&dialect, self.settings.probe).await;
             let respawn = matches!(
                 (&answer, &dial.transport),
-                (ProbeAnswer::Gone(_), Transport::Stdio(_))
+                (
+                    ProbeAnswer::Gone(_),
+                    Transport::Stdio(_) | Transport::UnixLines(_)
+                )
             );
             // A child that ignores what it does not know is silent by nature; an HTTP server may only be slow.
             let silent = matches!(
@@ -485,7 +518,8 @@ impl Dialer {
                 ProbeAnswer::Result(result) => Some(result.clone()),
                 _ => None,
             };
-            // A child that dies of a message it does not know is a legacy server: start it once more for the handshake.
+            // A child that dies of a message it does not know is a legacy server: start it once more for the handshake. So is
+            // one that hangs up.
             let judgement = if respawn {
                 Judgement::Legacy(NEWEST_LEGACY)
             } else {
@@ -513,7 +547,7 @@ impl Dialer {
                     if respawn {
                         dial.transport.close().await;
                         let next_id = dial.next_id;
-                        *dial = self.dial(spec)?;
+                        *dial = self.dial(spec).await?;
                         dial.next_id = next_id;
                     }
                     let mut agreed = self.initialize(dial, spec, offer).await?;

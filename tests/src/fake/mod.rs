@@ -31,6 +31,7 @@ use crate::wait::within;
 
 mod channel;
 mod defaults;
+pub mod relay;
 
 use channel::Channel;
 
@@ -406,6 +407,13 @@ impl FakeMcp {
             Place::Tcp(addr) => *addr,
             Place::Unix(_) => panic!("a fake on a socket has no address"),
         }
+    }
+
+    /// Settings that run a child which passes everything on to this fake; it speaks lines on a socket.
+    pub async fn as_child(&self, name: &str) -> crate::v1::ServerSpec {
+        let program = crate::daemon::programs().await.join("fake-relay");
+        let socket = self.socket().to_str().expect("a path is UTF-8").to_owned();
+        crate::clients::stdio_spec(name, program.to_str().expect("a path is UTF-8"), &[socket])
     }
 
     /// The path of its socket.

@@ -22,7 +22,8 @@ use crate::mcp::headers::SESSION;
 use crate::mcp::protocol::{self, Message};
 use crate::mcp::transport::sse;
 use crate::mcp::transport::{Loss, Refusal, Sent};
-use crate::model::spec::HttpSpec;
+use crate::model::spec::{HttpSpec, NamedSecret, UnixSocketSpec};
+use crate::model::status::TransportKind;
 use crate::policy::{Policy, blocked_cause, printable};
 
 /// Longest pause that a server may impose with `retry:`.
@@ -40,13 +41,14 @@ const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an error body that are read to find a JSON-RPC error in it.
 const ERROR_BODY: usize = 64 * 1024;
 
-/// One server behind a URL.
+/// One server behind a URL, on the network or on a Unix socket.
 #[derive(Debug)]
 pub struct Http {
     client: Client,
     url: Url,
     /// The URL without its query, which may hold a key.
     shown: String,
+    kind: TransportKind,
     headers: HeaderMap,
     session: RwLock<Option<HeaderValue>>,
     /// The URL itself names a session, as the POST URL of HTTP+SSE does.
@@ -73,7 +75,8 @@ impl Http {
             client,
             url: spec.url.clone(),
             shown: printable(&spec.url),
-            headers: custom_headers(spec)?,
+            kind: TransportKind::StreamableHttp,
+            headers: custom_headers(&spec.headers, "spec.http.headers")?,
             session: RwLock::default(),
             session_in_url: false,
             version: RwLock::default(),
@@ -82,12 +85,42 @@ impl Http {
         })
     }
 
+    /// Prepares requests to a server on a Unix socket; `client` connects to that socket only. Dials nothing.
+    ///
+    /// # Errors
+    /// `INVALID_FIELD` for a path or a header that HTTP does not allow.
+    pub fn on_socket(
+        client: Client,
+        spec: &UnixSocketSpec,
+        message_limit: usize,
+        close_grace: Duration,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            client,
+            url: spec.http_url()?,
+            shown: format!("unix:{}", spec.path),
+            kind: TransportKind::UnixSocket,
+            headers: custom_headers(&spec.headers, "spec.unix_socket.headers")?,
+            session: RwLock::default(),
+            session_in_url: false,
+            version: RwLock::default(),
+            message_limit,
+            close_grace,
+        })
+    }
+
+    /// Over what it runs.
+    pub(super) fn kind(&self) -> TransportKind {
+        self.kind
+    }
+
     /// The same server at another URL of the same origin, which the server gave out for this session only.
     pub(super) fn for_session(&self, url: Url) -> Self {
         Self {
             client: self.client.clone(),
             shown: printable(&url),
             url,
+            kind: self.kind,
             headers: self.headers.clone(),
             session: RwLock::default(),
             session_in_url: true,
@@ -383,22 +416,22 @@ impl Http {
     }
 }
 
-/// The headers of a registration, ready to be sent.
+/// The headers of a registration, ready to be sent; `field` is where they are in it.
 ///
 /// # Errors
 /// `INVALID_FIELD` for a name or a value that HTTP does not allow; the value is not shown.
-pub fn custom_headers(spec: &HttpSpec) -> Result<HeaderMap, Error> {
+pub fn custom_headers(list: &[NamedSecret], field: &'static str) -> Result<HeaderMap, Error> {
     let mut headers = HeaderMap::new();
-    for header in &spec.headers {
+    for header in list {
         let name = HeaderName::try_from(header.name.as_str()).map_err(|_| {
             Error::invalid(
-                "spec.http.headers.name",
+                format!("{field}.name"),
                 format!("`{}` is not a header name", header.name),
             )
         })?;
         let mut value = HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
             Error::invalid(
-                "spec.http.headers.value",
+                format!("{field}.value"),
                 format!(
                     "the value of header `{}` has characters that HTTP does not allow",
                     header.name
@@ -578,7 +611,7 @@ impl EventStream {
             } else {
                 0
             };
-            if self.silent > self.limit {
+            if self.silent > self.limit && !self.parser.skips_oversize() {
                 return Err(too_large(format!(
                     "{} bytes of the stream held no event (limits.message_bytes)",
                     self.silent

@@ -9,6 +9,7 @@ mod pending;
 pub mod redact;
 pub mod sse;
 pub mod stdio;
+pub mod unix;
 
 use std::sync::Arc;
 
@@ -87,12 +88,14 @@ pub struct Refusal {
 /// A live way to a server.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// Streamable HTTP.
+    /// Streamable HTTP, on the network or on a Unix socket.
     Http(Arc<http::Http>),
     /// Legacy HTTP+SSE.
     HttpSse(Arc<http_sse::HttpSse>),
     /// A child process.
     Stdio(Arc<stdio::Stdio>),
+    /// Lines of JSON on a Unix socket.
+    UnixLines(Arc<unix::UnixLines>),
 }
 
 impl Transport {
@@ -100,9 +103,10 @@ impl Transport {
     #[must_use]
     pub fn kind(&self) -> TransportKind {
         match self {
-            Self::Http(_) => TransportKind::StreamableHttp,
+            Self::Http(http) => http.kind(),
             Self::HttpSse(_) => TransportKind::Sse,
             Self::Stdio(_) => TransportKind::Stdio,
+            Self::UnixLines(_) => TransportKind::UnixSocket,
         }
     }
 
@@ -120,6 +124,7 @@ impl Transport {
                 .map(|e| Exchange::Http(Box::new(e))),
             Self::HttpSse(sse) => sse.request(frame).map(|e| Exchange::HttpSse(Box::new(e))),
             Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Shared),
+            Self::UnixLines(unix) => unix.request(frame).await.map(Exchange::Shared),
         }
     }
 
@@ -132,6 +137,7 @@ impl Transport {
             Self::Http(http) => http.send(body, headers).await,
             Self::HttpSse(sse) => sse.send(body, headers).await,
             Self::Stdio(stdio) => stdio.send(body).await,
+            Self::UnixLines(unix) => unix.send(body).await,
         }
     }
 
@@ -145,7 +151,7 @@ impl Transport {
     /// Whether the server's end is seen without asking: the system tells when a process on the same host is gone.
     #[must_use]
     pub fn sees_the_end(&self) -> bool {
-        matches!(self, Self::Stdio(_))
+        matches!(self, Self::Stdio(_) | Self::UnixLines(_))
     }
 
     /// Ends the transport: DELETEs the session, or stops the process and everything that it started. Bounded by the
@@ -155,6 +161,7 @@ impl Transport {
             Self::Http(http) => http.close().await,
             Self::HttpSse(sse) => sse.close(),
             Self::Stdio(stdio) => stdio.close().await,
+            Self::UnixLines(unix) => unix.close(),
         }
     }
 
@@ -165,6 +172,7 @@ impl Transport {
             Self::Http(_) => std::future::pending().await,
             Self::HttpSse(sse) => sse.ended().await,
             Self::Stdio(stdio) => stdio.ended().await,
+            Self::UnixLines(unix) => unix.ended().await,
         }
     }
 
@@ -172,7 +180,7 @@ impl Transport {
     pub fn leave_session(&self) {
         match self {
             Self::Http(http) => http.leave_session(),
-            Self::HttpSse(_) | Self::Stdio(_) => {}
+            Self::HttpSse(_) | Self::Stdio(_) | Self::UnixLines(_) => {}
         }
     }
 
@@ -180,7 +188,7 @@ impl Transport {
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         match self {
-            Self::Http(_) | Self::HttpSse(_) => String::new(),
+            Self::Http(_) | Self::HttpSse(_) | Self::UnixLines(_) => String::new(),
             Self::Stdio(stdio) => stdio.stderr_tail(),
         }
     }
