@@ -112,7 +112,8 @@ impl Registry {
         registry
     }
 
-    /// Ends every connection, all at the same time; returns when everything of them is gone.
+    /// Ends every connection, all at the same time, and leaves sessions for the next start; returns when everything of
+    /// them is gone.
     pub async fn stop(&self) {
         let _changes = self.0.changes.lock().await;
         let all: Vec<_> = {
@@ -126,7 +127,7 @@ impl Registry {
                 .flat_map(BTreeMap::into_values)
                 .collect()
         };
-        futures_util::future::join_all(all.iter().map(|server| server.handle.stop())).await;
+        futures_util::future::join_all(all.iter().map(|server| server.handle.suspend())).await;
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }
@@ -347,6 +348,7 @@ impl Registry {
             created: now,
             updated: now,
             verdict: None,
+            session: None,
         };
         let state = if connect {
             ConnectionState::Connecting
@@ -567,7 +569,7 @@ impl Registry {
         check_spec(spec, &versions)?;
         match &spec.transport {
             TransportSpec::Http(http) => {
-                custom_headers(http)?;
+                custom_headers(&http.headers, "spec.http.headers")?;
                 check_pin(spec)?;
                 self.0.dialer.policy.check_url(&http.url)
             }
@@ -576,6 +578,10 @@ impl Registry {
                 "servers that are child processes are switched off; the operator allows them with stdio.enabled",
             )),
             TransportSpec::Stdio(_) => Ok(()),
+            TransportSpec::UnixSocket(socket) => {
+                custom_headers(&socket.headers, "spec.unix_socket.headers")?;
+                self.0.dialer.policy.check_socket(&socket.path)
+            }
         }
     }
 
@@ -660,6 +666,7 @@ fn shown_target(spec: &ServerSpec) -> String {
     match &spec.transport {
         TransportSpec::Http(http) => format!("`{}`", http.url),
         TransportSpec::Stdio(stdio) => format!("command `{}`", stdio.command),
+        TransportSpec::UnixSocket(socket) => format!("socket `{}`", socket.path),
     }
 }
 

@@ -14,20 +14,20 @@ const GRACE: &str = "300ms";
 const END: Duration = Duration::from_secs(10);
 
 /// A daemon, scripts of its servers, and a text that all their processes carry in their environment.
-struct Stage {
+struct Scene {
     daemon: TestDaemon,
     scripts: TempDir,
     mark: String,
 }
 
-impl Stage {
+impl Scene {
     async fn new() -> Self {
         Self::with(TestDaemon::builder().set("timeouts.close", GRACE)).await
     }
 
     async fn with(builder: Builder) -> Self {
         let scripts = tempfile::tempdir().unwrap();
-        let mark = format!("stage-{}", scripts.path().display());
+        let mark = format!("scene-{}", scripts.path().display());
         Self {
             daemon: builder.start().await,
             scripts,
@@ -120,130 +120,130 @@ async fn echo(app: &Clients, id: &str) -> String {
 
 #[tokio::test]
 async fn b19_grandchildren_do_not_survive_removal_disconnection_or_reload() {
-    let stage = Stage::new().await;
-    let (app, other) = (stage.daemon.clients().await, stage.daemon.clients().await);
-    let mut spec = stage.spec("family", stage.helpers()).await;
+    let scene = Scene::new().await;
+    let (app, other) = (scene.daemon.clients().await, scene.daemon.clients().await);
+    let mut spec = scene.spec("family", scene.helpers()).await;
     let server = app.add_ready(spec.clone()).await;
-    stage.helpers_run(4).await;
-    assert_eq!(stage.alive().len(), 5, "a server and four helpers");
+    scene.helpers_run(4).await;
+    assert_eq!(scene.alive().len(), 5, "a server and four helpers");
 
     // Reload: changed settings replace the process.
-    let before = stage.alive();
+    let before = scene.alive();
     set_env(&mut spec, "CHANGED", "yes");
     let reloaded = other.add("", spec).await.unwrap();
     assert_eq!(reloaded.outcome(), AddOutcome::Updated);
     app.wait_for(&server.id, ConnectionState::Ready).await;
-    stage.helpers_run(8).await;
-    let now = stage.alive();
+    scene.helpers_run(8).await;
+    let now = scene.alive();
     assert_eq!(now.len(), 5, "{before:?} {now:?}");
     assert!(now.iter().all(|pid| !before.contains(pid)));
 
     app.disconnect_server(&server.id).await.unwrap();
-    stage.is_gone("when DisconnectServer returns, all is gone");
+    scene.is_gone("when DisconnectServer returns, all is gone");
 
     other.connect_server(&server.id).await.unwrap();
-    stage.helpers_run(12).await;
+    scene.helpers_run(12).await;
     assert_eq!(echo(&app, &server.id).await, r#"{"n":1}"#);
     other.remove(&server.id).await.unwrap();
-    stage.is_gone("when RemoveServer returns, all is gone");
+    scene.is_gone("when RemoveServer returns, all is gone");
     eventually("no zombies", END, async || {
-        stage.zombies().is_empty().then_some(())
+        scene.zombies().is_empty().then_some(())
     })
     .await;
 }
 
 #[tokio::test]
 async fn b19_grandchildren_do_not_survive_a_wrapper_that_exits() {
-    let stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
-    let mut faults = stage.helpers();
+    let scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
+    let mut faults = scene.helpers();
     faults.push(StdioFault::ExitAtOnce(0));
-    let spec = stage.spec("wrapper", faults).await;
+    let spec = scene.spec("wrapper", faults).await;
     let server = app.add("", spec).await.unwrap().server.unwrap();
     assert_eq!(server.state(), ConnectionState::Failed, "{server:#?}");
-    stage.helpers_run(8).await;
+    scene.helpers_run(8).await;
     // Without anybody's help: they have no server any more.
-    stage.all_gone().await;
+    scene.all_gone().await;
     app.remove(&server.id).await.unwrap();
-    stage.all_gone().await;
+    scene.all_gone().await;
     eventually("no zombies", END, async || {
-        stage.zombies().is_empty().then_some(())
+        scene.zombies().is_empty().then_some(())
     })
     .await;
 }
 
 #[tokio::test]
 async fn b19_grandchildren_do_not_survive_the_end_of_the_daemon() {
-    let mut stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
-    let spec = stage.spec("family", stage.helpers()).await;
+    let mut scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
+    let spec = scene.spec("family", scene.helpers()).await;
     app.add_ready(spec).await;
-    stage.helpers_run(4).await;
-    let status = stage.daemon.terminate().await;
-    assert!(status.success(), "{}", stage.daemon.log());
-    stage.is_gone("when the daemon has ended, all is gone");
+    scene.helpers_run(4).await;
+    let status = scene.daemon.terminate().await;
+    assert!(status.success(), "{}", scene.daemon.log());
+    scene.is_gone("when the daemon has ended, all is gone");
 }
 
 #[tokio::test]
 async fn b19_nothing_survives_a_killed_daemon() {
-    let mut stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
+    let mut scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
     for name in ["one", "two"] {
-        let spec = stage.spec(name, stage.helpers()).await;
+        let spec = scene.spec(name, scene.helpers()).await;
         app.add_ready(spec).await;
     }
-    let mut stubborn = stage.helpers();
+    let mut stubborn = scene.helpers();
     stubborn.push(StdioFault::Stubborn);
-    let spec = stage.spec("stubborn", stubborn).await;
+    let spec = scene.spec("stubborn", stubborn).await;
     app.add_ready(spec).await;
-    stage.helpers_run(12).await;
-    assert_eq!(stage.alive().len(), 15);
+    scene.helpers_run(12).await;
+    assert_eq!(scene.alive().len(), 15);
 
-    stage.daemon.kill9().await;
+    scene.daemon.kill9().await;
     let killed = Instant::now();
-    stage.all_gone().await;
+    scene.all_gone().await;
     println!("all gone {:?} after kill -9", killed.elapsed());
 }
 
 #[tokio::test]
 async fn b19_the_next_daemon_ends_what_daemon_and_guard_left_and_only_then_starts() {
-    let mut stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
-    let mut faults = stage.helpers();
-    faults.push(StdioFault::LockFile(stage.path("lock")));
-    faults.push(StdioFault::SlowEnd(100, stage.path("ends")));
-    let server = app.add_ready(stage.spec("family", faults).await).await;
-    stage.helpers_run(4).await;
-    let before = stage.alive();
+    let mut scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
+    let mut faults = scene.helpers();
+    faults.push(StdioFault::LockFile(scene.path("lock")));
+    faults.push(StdioFault::SlowEnd(100, scene.path("ends")));
+    let server = app.add_ready(scene.spec("family", faults).await).await;
+    scene.helpers_run(4).await;
+    let before = scene.alive();
 
     // Both at once, as the kernel does it when memory runs out.
-    let (alive, daemon) = (stage.alive(), stage.daemon.pid());
+    let (alive, daemon) = (scene.alive(), scene.daemon.pid());
     let guards = children(daemon, false);
     for guard in guards.iter().filter(|pid| !alive.contains(pid)) {
         let cmdline = std::fs::read_to_string(format!("/proc/{guard}/cmdline")).unwrap_or_default();
         if cmdline.contains("__guard") {
             let pid = rustix::process::Pid::from_raw(*guard).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-            stage.daemon.kill9().await;
+            scene.daemon.kill9().await;
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             break;
         }
     }
     assert!(
-        !stage.alive().is_empty(),
+        !scene.alive().is_empty(),
         "something is left for the next daemon"
     );
-    stage.daemon.restart().await;
-    let app = stage.daemon.clients().await;
+    scene.daemon.restart().await;
+    let app = scene.daemon.clients().await;
     // A second process at the same time would find the lock taken.
     app.wait_for(&server.id, ConnectionState::Ready).await;
-    let now = stage.alive();
+    let now = scene.alive();
     assert!(
         now.iter().all(|pid| !before.contains(pid)),
         "{before:?} {now:?}"
     );
     assert_eq!(
-        lines(Path::new(&stage.path("ends"))),
+        lines(Path::new(&scene.path("ends"))),
         1,
         "the first could end in order"
     );
@@ -251,56 +251,56 @@ async fn b19_the_next_daemon_ends_what_daemon_and_guard_left_and_only_then_start
 
 #[tokio::test]
 async fn b19_a_guard_that_dies_is_replaced() {
-    let mut stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
-    let spec = stage.spec("plain", Vec::new()).await;
+    let mut scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
+    let spec = scene.spec("plain", Vec::new()).await;
     app.add_ready(spec).await;
-    let guards = |stage: &Stage| {
-        let alive = stage.alive();
-        let mut guards = children(stage.daemon.pid(), false);
+    let guards = |scene: &Scene| {
+        let alive = scene.alive();
+        let mut guards = children(scene.daemon.pid(), false);
         guards.retain(|pid| !alive.contains(pid));
         guards
     };
-    let first = guards(&stage);
+    let first = guards(&scene);
     assert_eq!(first.len(), 1, "one guard for the whole daemon");
     let pid = rustix::process::Pid::from_raw(first[0]).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     eventually("another guard", PATIENCE, async || {
-        let now = guards(&stage);
+        let now = guards(&scene);
         (now.len() == 1 && now != first).then_some(())
     })
     .await;
-    stage.daemon.kill9().await;
-    stage.all_gone().await;
+    scene.daemon.kill9().await;
+    scene.all_gone().await;
 }
 
 // --- B20: the order of the end ---
 
 #[tokio::test]
 async fn b20_input_ends_first_and_work_is_finished() {
-    let stage = Stage::with(TestDaemon::builder().set("timeouts.close", "5s")).await;
-    let app = stage.daemon.clients().await;
-    let end = StdioFault::SlowEnd(700, stage.path("end"));
-    let server = app.add_ready(stage.spec("flush", vec![end]).await).await;
+    let scene = Scene::with(TestDaemon::builder().set("timeouts.close", "5s")).await;
+    let app = scene.daemon.clients().await;
+    let end = StdioFault::SlowEnd(700, scene.path("end"));
+    let server = app.add_ready(scene.spec("flush", vec![end]).await).await;
     let begin = Instant::now();
     app.remove(&server.id).await.unwrap();
     assert_eq!(
-        std::fs::read_to_string(stage.path("end")).unwrap(),
+        std::fs::read_to_string(scene.path("end")).unwrap(),
         "complete\n"
     );
     assert!(
         begin.elapsed() < Duration::from_secs(4),
         "no step is waited for in vain"
     );
-    stage.is_gone("when the RPC returns");
+    scene.is_gone("when the RPC returns");
 }
 
 #[tokio::test]
 async fn b20_a_process_that_ignores_everything_is_killed_and_reaped() {
-    let stage = Stage::new().await;
-    let (app, other) = (stage.daemon.clients().await, stage.daemon.clients().await);
+    let scene = Scene::new().await;
+    let (app, other) = (scene.daemon.clients().await, scene.daemon.clients().await);
     let server = app
-        .add_ready(stage.spec("s", vec![StdioFault::Stubborn]).await)
+        .add_ready(scene.spec("s", vec![StdioFault::Stubborn]).await)
         .await;
     let hanging = tokio::spawn({
         let (other, id) = (other.clone(), server.id.clone());
@@ -310,8 +310,8 @@ async fn b20_a_process_that_ignores_everything_is_killed_and_reaped() {
     let begin = Instant::now();
     app.remove(&server.id).await.unwrap();
     assert!(begin.elapsed() < END);
-    stage.is_gone("killed");
-    assert!(stage.zombies().is_empty());
+    scene.is_gone("killed");
+    assert!(scene.zombies().is_empty());
     within("the end of the call", hanging)
         .await
         .unwrap()
@@ -320,18 +320,18 @@ async fn b20_a_process_that_ignores_everything_is_killed_and_reaped() {
 
 #[tokio::test]
 async fn b20_a_process_that_closes_its_output_and_stays_is_replaced() {
-    let stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
+    let scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
     let faults = vec![
         StdioFault::CloseOutput,
-        StdioFault::Register(stage.path("pids")),
+        StdioFault::Register(scene.path("pids")),
     ];
-    let server = app.add_ready(stage.spec("s", faults).await).await;
-    let first = stage.alive();
+    let server = app.add_ready(scene.spec("s", faults).await).await;
+    let first = scene.alive();
     echo(&app, &server.id).await;
     eventually("another process", PATIENCE, async || {
         let server = app.get(&server.id).await.unwrap();
-        let alive = stage.alive();
+        let alive = scene.alive();
         let replaced = alive.len() == 1 && alive != first;
         (replaced && server.state() == ConnectionState::Ready).then_some(())
     })
@@ -344,9 +344,9 @@ async fn b20_fifty_servers_end_in_the_time_of_one() {
     let builder = TestDaemon::builder()
         .set("timeouts.close", "1s")
         .set("timeouts.connect", "30s");
-    let mut stage = Stage::with(builder).await;
-    let app = stage.daemon.clients().await;
-    let spec = stage.spec("s", vec![StdioFault::Stubborn]).await;
+    let mut scene = Scene::with(builder).await;
+    let app = scene.daemon.clients().await;
+    let spec = scene.spec("s", vec![StdioFault::Stubborn]).await;
     let adding = (0..50).map(|n| {
         let (app, mut spec) = (app.clone(), spec.clone());
         spec.name = format!("s-{n}");
@@ -357,14 +357,14 @@ async fn b20_fifty_servers_end_in_the_time_of_one() {
         let server = added.server.unwrap();
         app.wait_for(&server.id, ConnectionState::Ready).await;
     }
-    assert_eq!(stage.alive().len(), 50);
+    assert_eq!(scene.alive().len(), 50);
     let begin = Instant::now();
-    let status = stage.daemon.terminate().await;
+    let status = scene.daemon.terminate().await;
     let took = begin.elapsed();
     println!("50 stubborn servers, three steps of 1s: {took:?}");
     assert!(status.success());
     assert!(took < Duration::from_secs(7), "{took:?}");
-    stage.is_gone("when the RPC returns");
+    scene.is_gone("when the RPC returns");
 }
 
 #[tokio::test]
@@ -373,14 +373,14 @@ async fn b20_a_failure_is_seen_before_the_process_has_ended() {
         .set("timeouts.close", "4s")
         .set("timeouts.connect", "1s")
         .set("timeouts.probe", "500ms");
-    let stage = Stage::with(builder).await;
-    let app = stage.daemon.clients().await;
+    let scene = Scene::with(builder).await;
+    let app = scene.daemon.clients().await;
     let faults = vec![
-        StdioFault::Register(stage.path("pids")),
+        StdioFault::Register(scene.path("pids")),
         StdioFault::Stubborn,
         StdioFault::Deaf,
     ];
-    let mut spec = stage.spec("silent", faults).await;
+    let mut spec = scene.spec("silent", faults).await;
     spec.retry = Some(v1::RetryPolicy {
         max_attempts: Some(1),
         base_delay: Some(millis(1)),
@@ -394,7 +394,7 @@ async fn b20_a_failure_is_seen_before_the_process_has_ended() {
     let server = app.add_with(request).await.unwrap().server.unwrap();
     let failed = app.wait_for(&server.id, ConnectionState::Failed).await;
     assert_eq!(failed.failure().0, "UPSTREAM_TIMEOUT");
-    let first = stage.alive();
+    let first = scene.alive();
     assert_eq!(first.len(), 1, "the process is still being ended");
     let call = app.call_tool(&server.id, "echo", "{}").await;
     let facts = ErrorFacts::expect(call, Code::Unavailable, "UPSTREAM_UNREACHABLE");
@@ -402,22 +402,22 @@ async fn b20_a_failure_is_seen_before_the_process_has_ended() {
 
     // The next one starts when the first is gone, and not before: there is never more than one.
     eventually("the second process", PATIENCE, async || {
-        let alive = stage.alive();
+        let alive = scene.alive();
         assert!(alive.len() <= 1, "{alive:?}");
-        (lines(Path::new(&stage.path("pids"))) == 2).then_some(())
+        (lines(Path::new(&scene.path("pids"))) == 2).then_some(())
     })
     .await;
-    assert!(!stage.alive().contains(&first[0]));
+    assert!(!scene.alive().contains(&first[0]));
     app.remove(&server.id).await.unwrap();
-    stage.is_gone("when the RPC returns");
+    scene.is_gone("when the RPC returns");
 }
 
 // --- B22: what is written that is no message ---
 
 #[tokio::test]
 async fn b22_valid_answers_between_garbage_arrive() {
-    let stage = Stage::new().await;
-    let (app, other) = (stage.daemon.clients().await, stage.daemon.clients().await);
+    let scene = Scene::new().await;
+    let (app, other) = (scene.daemon.clients().await, scene.daemon.clients().await);
     let after = |bytes: &[u8]| Form::After(bytes.to_vec());
     let forms = [
         ("banner", after(b"\x1b[1mWelcome\x1b[0m\nlistening on stdio\n")),
@@ -436,7 +436,7 @@ async fn b22_valid_answers_between_garbage_arrive() {
     ];
     for (name, form) in forms {
         let faults = vec![StdioFault::Answer(form)];
-        let server = app.add_ready(stage.spec(name, faults).await).await;
+        let server = app.add_ready(scene.spec(name, faults).await).await;
         for app in [&app, &other, &app] {
             let answer = within(name, app.call_tool(&server.id, "echo", r#"{"n":1}"#)).await;
             assert_eq!(text_of(&answer.expect(name)), r#"{"n":1}"#, "{name}");
@@ -451,10 +451,10 @@ async fn b22_valid_answers_between_garbage_arrive() {
 
 #[tokio::test]
 async fn b22_an_answer_that_is_not_utf8_fails_its_call_at_once_and_no_other() {
-    let stage = Stage::new().await;
-    let (app, other) = (stage.daemon.clients().await, stage.daemon.clients().await);
+    let scene = Scene::new().await;
+    let (app, other) = (scene.daemon.clients().await, scene.daemon.clients().await);
     let faults = vec![StdioFault::Answer(Form::BadUtf8)];
-    let server = app.add_ready(stage.spec("s", faults).await).await;
+    let server = app.add_ready(scene.spec("s", faults).await).await;
     let hanging = other.call_stream(&server.id, "hang", "{}").await.unwrap();
     let begin = Instant::now();
     let call = app.call_tool(&server.id, "echo", "{}").await;
@@ -475,10 +475,10 @@ async fn b22_an_answer_that_is_not_utf8_fails_its_call_at_once_and_no_other() {
 
 #[tokio::test]
 async fn b22_the_last_line_needs_no_end() {
-    let stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
+    let scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
     let faults = vec![StdioFault::Answer(Form::LastWords)];
-    let server = app.add_ready(stage.spec("s", faults).await).await;
+    let server = app.add_ready(scene.spec("s", faults).await).await;
     assert_eq!(echo(&app, &server.id).await, r#"{"n":1}"#);
 }
 
@@ -487,16 +487,16 @@ async fn b22_the_last_line_needs_no_end() {
 #[tokio::test]
 async fn b23_an_endless_line_fails_its_call_and_is_not_kept() {
     let limit: u32 = 4 << 20;
-    let stage = Stage::with(TestDaemon::builder().set("limits.message_bytes", limit)).await;
-    let (app, other) = (stage.daemon.clients().await, stage.daemon.clients().await);
+    let scene = Scene::with(TestDaemon::builder().set("limits.message_bytes", limit)).await;
+    let (app, other) = (scene.daemon.clients().await, scene.daemon.clients().await);
     let faults = vec![StdioFault::Answer(Form::Endless(200))];
-    let server = app.add_ready(stage.spec("s", faults).await).await;
-    let (before, _) = resident(stage.daemon.pid());
+    let server = app.add_ready(scene.spec("s", faults).await).await;
+    let (before, _) = resident(scene.daemon.pid());
     let call = app.call_tool(&server.id, "echo", "{}").await;
     ErrorFacts::expect(call, Code::ResourceExhausted, "MESSAGE_TOO_LARGE");
     // In step again behind the line.
     assert_eq!(echo(&other, &server.id).await, r#"{"n":1}"#);
-    let (_, most) = resident(stage.daemon.pid());
+    let (_, most) = resident(scene.daemon.pid());
     let grown = most.saturating_sub(before);
     println!(
         "200 MB without a line end: {} KiB more at most, limit {} KiB",
@@ -508,22 +508,22 @@ async fn b23_an_endless_line_fails_its_call_and_is_not_kept() {
 
 #[tokio::test]
 async fn b23_a_legal_result_of_20_mib_arrives() {
-    let stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
+    let scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
     let size = 20 << 20;
     let faults = vec![StdioFault::Answer(Form::Big(size))];
-    let server = app.add_ready(stage.spec("s", faults).await).await;
+    let server = app.add_ready(scene.spec("s", faults).await).await;
     let result = app.call_tool(&server.id, "echo", "{}").await.unwrap();
     assert_eq!(text_of(&result).len(), size);
 }
 
 #[tokio::test]
 async fn b23_five_thousand_tools_are_listed_in_time() {
-    let stage = Stage::new().await;
-    let app = stage.daemon.clients().await;
+    let scene = Scene::new().await;
+    let app = scene.daemon.clients().await;
     let faults = vec![StdioFault::ManyTools(5000, 2048)];
     let begin = Instant::now();
-    let server = app.add_ready(stage.spec("s", faults).await).await;
+    let server = app.add_ready(scene.spec("s", faults).await).await;
     let ready = begin.elapsed();
     assert_eq!(server.tool_count(), 5003);
     let begin = Instant::now();
@@ -544,14 +544,14 @@ async fn b23_five_thousand_tools_are_listed_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn b25_a_hundred_first_calls_start_one_process() {
-    let stage = Stage::new().await;
-    let apps = [stage.daemon.clients().await, stage.daemon.clients().await];
+    let scene = Scene::new().await;
+    let apps = [scene.daemon.clients().await, scene.daemon.clients().await];
     let faults = vec![
-        StdioFault::Register(stage.path("pids")),
+        StdioFault::Register(scene.path("pids")),
         StdioFault::SlowStart(2000),
     ];
     let request = v1::AddServerRequest {
-        spec: Some(stage.spec("slow", faults).await),
+        spec: Some(scene.spec("slow", faults).await),
         wait_timeout: Some(millis(0)),
         ..Default::default()
     };
@@ -559,21 +559,21 @@ async fn b25_a_hundred_first_calls_start_one_process() {
     let calls = (0..100).map(|n| echo(&apps[n % 2], &server.id));
     let answers = within("100 answers", futures_util::future::join_all(calls)).await;
     assert!(answers.iter().all(|answer| answer == r#"{"n":1}"#));
-    assert_eq!(lines(Path::new(&stage.path("pids"))), 1, "one process");
+    assert_eq!(lines(Path::new(&scene.path("pids"))), 1, "one process");
 }
 
 #[tokio::test]
 async fn b25_a_process_that_exits_at_once_is_started_rarely_and_calls_fail_fast() {
-    let stage = Stage::new().await;
-    let (app, other) = (stage.daemon.clients().await, stage.daemon.clients().await);
-    let pids = stage.path("pids");
+    let scene = Scene::new().await;
+    let (app, other) = (scene.daemon.clients().await, scene.daemon.clients().await);
+    let pids = scene.path("pids");
     let faults = vec![
         StdioFault::Register(pids.clone()),
         StdioFault::Say("no licence".to_owned()),
         StdioFault::ExitAtOnce(7),
     ];
     let server = app
-        .add("", stage.spec("s", faults).await)
+        .add("", scene.spec("s", faults).await)
         .await
         .unwrap()
         .server
@@ -615,13 +615,13 @@ async fn b25_a_process_that_exits_at_once_is_started_rarely_and_calls_fail_fast(
 
 #[tokio::test]
 async fn the_last_lines_of_standard_error_are_kept_over_restarts_and_by_rpc() {
-    let stage = Stage::with(TestDaemon::builder().set("limits.stderr_tail_bytes", 8192_u32)).await;
-    let (app, other) = (stage.daemon.clients().await, stage.daemon.clients().await);
+    let scene = Scene::with(TestDaemon::builder().set("limits.stderr_tail_bytes", 8192_u32)).await;
+    let (app, other) = (scene.daemon.clients().await, scene.daemon.clients().await);
     let faults = vec![
         StdioFault::Say("starting \u{20ac}".to_owned()),
         StdioFault::CrashOnCall,
     ];
-    let server = app.add_ready(stage.spec("s", faults).await).await;
+    let server = app.add_ready(scene.spec("s", faults).await).await;
     let log = other.log(&server.id).await.unwrap();
     assert_eq!(log.len(), 1, "{log:?}");
     assert_eq!(
@@ -647,14 +647,14 @@ async fn the_last_lines_of_standard_error_are_kept_over_restarts_and_by_rpc() {
     );
 
     let talk = StdioFault::Say("my token is s3cret-value!".to_owned());
-    let mut talk = stage.spec("talk", vec![talk]).await;
+    let mut talk = scene.spec("talk", vec![talk]).await;
     set_env(&mut talk, "TOKEN", "s3cret-value");
     let talk = app.add_ready(talk).await;
     let log = app.log(&talk.id).await.unwrap();
     assert_eq!(log[0].text, "my token is ***!");
 
     let flood = vec![StdioFault::StderrFlood(1024)];
-    let flood = app.add_ready(stage.spec("flood", flood).await).await;
+    let flood = app.add_ready(scene.spec("flood", flood).await).await;
     let log = app.log(&flood.id).await.unwrap();
     let bytes: usize = log.iter().map(|line| line.text.len()).sum();
     assert!(
@@ -668,6 +668,6 @@ async fn the_last_lines_of_standard_error_are_kept_over_restarts_and_by_rpc() {
     let http = app.add_http("http", &fake.url()).await;
     assert!(app.log(&http.id).await.unwrap().is_empty());
     ErrorFacts::expect(app.log("nobody").await, Code::NotFound, "SERVER_NOT_FOUND");
-    let stranger = stage.daemon.clients_in("elsewhere").await;
+    let stranger = scene.daemon.clients_in("elsewhere").await;
     stranger.log(&server.id).await.unwrap_err();
 }

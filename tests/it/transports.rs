@@ -2,7 +2,7 @@
 
 use mcp_sidecar_tests::fake::stream;
 use mcp_sidecar_tests::prelude::*;
-use mcp_sidecar_tests::v1::{HttpMode, TransportKind};
+use mcp_sidecar_tests::v1::{HttpMode, TransportKind, UnixSocketProtocol};
 
 async fn sse() -> FakeMcp {
     FakeMcp::legacy()
@@ -295,4 +295,154 @@ async fn a_server_that_was_replaced_is_looked_at_again() {
     assert_eq!(found.facts().era(), Era::Modern);
     app.call_tool(&server.id, "new", "{}").await.unwrap();
     assert_eq!(new.seen_of("initialize").len(), 0);
+}
+
+#[tokio::test]
+async fn a_socket_is_refused_where_it_cannot_be_one() {
+    fn lines() -> i32 {
+        UnixSocketProtocol::Ndjson.into()
+    }
+
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let refused = async |field: &str, change: fn(&mut v1::UnixSocketTransport)| {
+        let mut socket = v1::UnixSocketTransport {
+            path: "/run/mcp.sock".to_owned(),
+            ..Default::default()
+        };
+        change(&mut socket);
+        let spec = ServerSpec {
+            name: "S".to_owned(),
+            transport: Some(v1::server_spec::Transport::UnixSocket(socket)),
+            ..Default::default()
+        };
+        let facts = ErrorFacts::expect(
+            app.add("", spec).await,
+            Code::InvalidArgument,
+            "INVALID_FIELD",
+        );
+        assert_eq!(facts.field, format!("spec.unix_socket.{field}"));
+    };
+    refused("path", |socket| socket.path = "mcp.sock".to_owned()).await;
+    refused("path", |socket| {
+        socket.path = format!("/{}", "x".repeat(107));
+    })
+    .await;
+    refused("protocol", |socket| socket.protocol = 99).await;
+    refused("http_path", |socket| socket.http_path = "mcp".to_owned()).await;
+    refused("http_path", |socket| {
+        socket.http_path = "//elsewhere/mcp".to_owned();
+    })
+    .await;
+    refused("http_path", |socket| {
+        (socket.protocol, socket.http_path) = (lines(), "/mcp".to_owned());
+    })
+    .await;
+    refused("headers.name", |socket| {
+        let (name, value) = ("mcp-session-id".to_owned(), "x".to_owned());
+        socket.headers.push(v1::Header { name, value });
+    })
+    .await;
+    refused("headers", |socket| {
+        socket.protocol = lines();
+        socket.headers.push(v1::Header::default());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn headers_and_the_path_reach_a_server_behind_a_socket() {
+    let fake = FakeMcp::modern()
+        .tool(tool("echo"))
+        .on_socket()
+        .start()
+        .await;
+    let mut daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let mut spec = socket_spec("S", &fake.socket(), UnixSocketProtocol::Http);
+    let Some(v1::server_spec::Transport::UnixSocket(socket)) = &mut spec.transport else {
+        panic!("a server on a socket");
+    };
+    socket.http_path = "/deep/mcp?tenant=1".to_owned();
+    let (name, value) = ("x-props".to_owned(), "secret-of-mine".to_owned());
+    socket.headers.push(v1::Header { name, value });
+    let server = app.add_ready(spec).await;
+    assert!(!format!("{server:?}").contains("secret-of-mine"));
+    daemon.restart().await;
+    let app = daemon.clients().await;
+    app.wait_for(&server.id, ConnectionState::Ready).await;
+    app.call_tool(&server.id, "echo", "{}").await.unwrap();
+    for seen in fake.seen() {
+        assert_eq!(seen.path, "/deep/mcp?tenant=1");
+        assert_eq!(seen.header("x-props"), "secret-of-mine");
+    }
+}
+
+#[tokio::test]
+async fn sockets_can_be_forbidden() {
+    let daemon = TestDaemon::builder()
+        .set("policy.allow_unix_sockets", false)
+        .start()
+        .await;
+    let app = daemon.clients().await;
+    let fake = FakeMcp::modern().on_socket().start().await;
+    for protocol in [UnixSocketProtocol::Http, UnixSocketProtocol::Ndjson] {
+        let spec = socket_spec("S", &fake.socket(), protocol);
+        ErrorFacts::expect(
+            app.add("", spec).await,
+            Code::PermissionDenied,
+            "DESTINATION_BLOCKED",
+        );
+    }
+    assert_eq!(fake.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn a_server_behind_a_socket_may_come_later_and_come_back() {
+    for protocol in [UnixSocketProtocol::Http, UnixSocketProtocol::Ndjson] {
+        let lines = protocol == UnixSocketProtocol::Ndjson;
+        let builder = || {
+            let builder = FakeMcp::legacy().tool(tool("echo"));
+            if lines {
+                builder.lines()
+            } else {
+                builder.on_socket()
+            }
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mcp.sock");
+        let daemon = TestDaemon::builder()
+            .set("reconnect.max_delay", "1s")
+            .set("reconnect.liveness_interval", "200ms")
+            .start()
+            .await;
+        let app = daemon.clients().await;
+        let mut spec = socket_spec("S", &path, protocol);
+        spec.retry = Some(v1::RetryPolicy {
+            max_attempts: Some(1),
+            base_delay: Some(millis(10)),
+            max_delay: Some(millis(10)),
+        });
+        let server = app.add("s", spec).await.unwrap().server.unwrap();
+        assert_eq!(
+            server.failure().0,
+            "UPSTREAM_UNREACHABLE",
+            "{:?}",
+            server.failure()
+        );
+        for _ in 0..2 {
+            let fake = builder().start().await;
+            let _old = std::fs::remove_file(&path);
+            std::os::unix::fs::symlink(fake.socket(), &path).unwrap();
+            app.wait_for("s", ConnectionState::Ready).await;
+            app.call_tool("s", "echo", "{}").await.unwrap();
+            let mut updates = app.updates("").await;
+            fake.stop().await;
+            updates
+                .server_where("the loss", |server| {
+                    server.state() != ConnectionState::Ready
+                })
+                .await;
+        }
+    }
 }

@@ -471,6 +471,20 @@ pub fn http_spec_as(name: &str, url: &str, mode: v1::HttpMode) -> ServerSpec {
     spec
 }
 
+/// Settings of a server on a Unix socket.
+pub fn socket_spec(name: &str, path: &Path, protocol: v1::UnixSocketProtocol) -> ServerSpec {
+    let socket = v1::UnixSocketTransport {
+        path: path.to_str().expect("a path is UTF-8").to_owned(),
+        protocol: protocol.into(),
+        ..Default::default()
+    };
+    ServerSpec {
+        name: name.to_owned(),
+        transport: Some(v1::server_spec::Transport::UnixSocket(socket)),
+        ..Default::default()
+    }
+}
+
 /// Settings of a server that the daemon starts.
 pub fn stdio_spec(name: &str, command: &str, args: &[String]) -> ServerSpec {
     ServerSpec {

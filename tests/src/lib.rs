@@ -22,6 +22,7 @@ pub mod fake_stdio;
 pub mod json;
 pub mod peers;
 pub mod process;
+pub mod stage;
 pub mod updates;
 pub mod wait;
 
@@ -32,11 +33,12 @@ pub use mcp_sidecar_proto::v1;
 pub mod prelude {
     pub use crate::clients::{
         CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, http_spec_as, millis, seconds,
-        stdio_spec, text_of,
+        socket_spec, stdio_spec, text_of,
     };
     pub use crate::daemon::TestDaemon;
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
     pub use crate::fake_stdio::{Form, Helper, Script, StdioFault};
+    pub use crate::stage::{Stage, one_and_two, one_and_two_with};
     pub use crate::updates::Updates;
     pub use crate::v1;
     pub use crate::v1::{AddOutcome, ConnectionState, Era, Server, ServerSpec};

@@ -9,7 +9,7 @@ use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
 use crate::catalog::names::{Style, model_name};
 use crate::model::question::{Mode, Question, QuestionState};
-use crate::model::spec::{HttpMode, ServerSpec, TransportSpec};
+use crate::model::spec::{HttpMode, NamedSecret, ServerSpec, TransportSpec, UnixProtocol};
 use crate::model::status::{
     ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push, ServerStatus,
     ServerView, TransportKind,
@@ -54,14 +54,7 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
                 HttpMode::Sse => v1::HttpMode::Sse,
             }
             .into(),
-            headers: http
-                .headers
-                .into_iter()
-                .map(|header| v1::Header {
-                    name: header.name,
-                    value: String::new(),
-                })
-                .collect(),
+            headers: header_names(http.headers),
         }),
         TransportSpec::Stdio(stdio) => v1::server_spec::Transport::Stdio(v1::StdioTransport {
             command: stdio.command,
@@ -76,6 +69,18 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
                 .collect(),
             cwd: stdio.cwd.unwrap_or_default(),
         }),
+        TransportSpec::UnixSocket(socket) => {
+            v1::server_spec::Transport::UnixSocket(v1::UnixSocketTransport {
+                path: socket.path,
+                protocol: match socket.protocol {
+                    UnixProtocol::Http => v1::UnixSocketProtocol::Http,
+                    UnixProtocol::Ndjson => v1::UnixSocketProtocol::Ndjson,
+                }
+                .into(),
+                http_path: socket.http_path,
+                headers: header_names(socket.headers),
+            })
+        }
     };
     v1::ServerSpec {
         name: spec.name,
@@ -105,6 +110,17 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
             call: spec.timeouts.call.map(duration),
         }),
     }
+}
+
+/// Headers without their values.
+fn header_names(headers: Vec<NamedSecret>) -> Vec<v1::Header> {
+    headers
+        .into_iter()
+        .map(|header| v1::Header {
+            name: header.name,
+            value: String::new(),
+        })
+        .collect()
 }
 
 fn status(status: ServerStatus) -> v1::ServerStatus {

@@ -30,10 +30,11 @@ use crate::mcp::transport::http_sse::HttpSse;
 use crate::mcp::transport::journal::Journal;
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::stdio::Stdio;
+use crate::mcp::transport::unix::UnixLines;
 use crate::mcp::transport::{Exchange, Loss, Transport};
-use crate::model::spec::{HttpMode, HttpSpec, ServerSpec, TransportSpec};
-use crate::model::status::{Era, Implementation, TransportKind, Verdict};
-use crate::policy::Policy;
+use crate::model::spec::{HttpMode, HttpSpec, ServerSpec, TransportSpec, UnixProtocol};
+use crate::model::status::{Era, Implementation, Session, TransportKind, Verdict};
+use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
 
 /// Messages that a server may send before the link takes them.
@@ -84,7 +85,7 @@ impl Approach {
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// What was found the last time.
-    pub verdict: Option<Verdict>,
+    pub known: Known,
     /// How to look.
     pub approach: Approach,
     /// Where the standard error of a child goes.
@@ -102,6 +103,19 @@ pub struct Opened {
     pub link: Arc<Link>,
     /// For the next time; `None` if the server was only too slow to be judged.
     pub verdict: Option<Verdict>,
+    /// The session that the server gave.
+    pub session: Option<Session>,
+    /// Whether that session is one of an earlier run, so that nothing was exchanged with the server yet.
+    pub resumed: bool,
+}
+
+/// What is known of a server from an earlier time.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// What era detection found.
+    pub verdict: Option<Verdict>,
+    /// The session to go on with.
+    pub session: Option<Session>,
 }
 
 /// A dial that failed.
@@ -277,6 +291,10 @@ fn first_id() -> u64 {
     u64::try_from(bits).unwrap_or(0) + 1
 }
 
+fn given_up() -> Error {
+    Error::new(Reason::Superseded, "the attempt was given up")
+}
+
 fn connect_timeout(bound: Duration) -> Error {
     Error::new(
         Reason::UpstreamTimeout,
@@ -305,29 +323,42 @@ impl Dialer {
         attempt: Attempt,
     ) -> Result<Opened, OpenFailed> {
         let Attempt {
-            verdict,
+            known,
             approach,
             journal,
             subscriptions,
             cancel,
         } = attempt;
-        let known = verdict.filter(|known| known.target == spec.target_fingerprint());
+        let verdict = known.verdict.as_ref();
         let hints = Hints {
-            known: known.as_ref(),
+            known: verdict.filter(|known| known.target == spec.target_fingerprint()),
             approach,
             journal: &journal,
         };
         let bound = spec.timeouts.connect.unwrap_or(self.settings.connect);
-        let given_up = || Error::new(Reason::Superseded, "the attempt was given up");
         let mut dial = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(given_up().into()),
-            dial = self.dial(spec, &journal) => dial?,
+            dial = tokio::time::timeout(bound, self.dial(spec, &journal)) => {
+                dial.unwrap_or_else(|_| Err(connect_timeout(bound)))?
+            }
+        };
+        let resumed = known
+            .session
+            .as_ref()
+            .and_then(|old| dial.resume(spec, old));
+        let is_resumed = resumed.is_some();
+        let agreeing = async {
+            match resumed {
+                Some(agreed) => Ok(agreed),
+                None => tokio::time::timeout(bound, self.find(&mut dial, spec, hints))
+                    .await
+                    .unwrap_or_else(|_| Err(connect_timeout(bound))),
+            }
         };
         let agreed = tokio::select! {
-            agreed = tokio::time::timeout(bound, self.find(&mut dial, spec, hints)) => {
-                agreed.unwrap_or_else(|_| Err(connect_timeout(bound)))
-            }
+            biased;
+            agreed = agreeing => agreed,
             () = cancel.cancelled() => Err(given_up()),
         };
         let agreed = match agreed {
@@ -345,6 +376,7 @@ impl Dialer {
             transport: Some(dial.transport.kind()),
             target: spec.target_fingerprint(),
         });
+        let session = dial.session(&agreed);
         let parts = LinkParts {
             dialect: agreed.dialect,
             peer: agreed.peer,
@@ -359,7 +391,12 @@ impl Dialer {
         };
         let link = Link::start(parts, dial.inbound);
         push::start(&link).await;
-        Ok(Opened { link, verdict })
+        Ok(Opened {
+            link,
+            verdict,
+            session,
+            resumed: is_resumed,
+        })
     }
 
     /// Cancel-safe: nothing is started before the last wait is over.
@@ -385,6 +422,26 @@ impl Dialer {
                     &self.tasks,
                 );
                 Transport::Stdio(Arc::new(spawned.await?))
+            }
+            TransportSpec::UnixSocket(socket) => {
+                self.policy.check_socket(&socket.path)?;
+                let bytes = self.settings.message_bytes;
+                match socket.protocol {
+                    UnixProtocol::Http => {
+                        let options = ClientOptions {
+                            connect_timeout: self.settings.connect,
+                        };
+                        let client = self.policy.socket_client(&socket.path, options)?;
+                        let grace = self.settings.close_grace;
+                        let http = Http::on_socket(client, socket, bytes, grace)?;
+                        Transport::Http(Arc::new(http))
+                    }
+                    UnixProtocol::Ndjson => {
+                        let connecting =
+                            UnixLines::connect(&socket.path, bytes, inbound_tx, &self.tasks);
+                        Transport::UnixLines(Arc::new(connecting.await?))
+                    }
+                }
             }
         };
         Ok(Dial {
@@ -517,7 +574,10 @@ impl Dialer {
                 && hints.era() != Some(Era::Modern)
                 && matches!(
                     (&answer, &dial.transport),
-                    (ProbeAnswer::Gone(_), Transport::Stdio(_))
+                    (
+                        ProbeAnswer::Gone(_),
+                        Transport::Stdio(_) | Transport::UnixLines(_)
+                    )
                 );
             // A child that ignores what it does not know is silent by nature; an HTTP server may only be slow.
             let silent = matches!(
@@ -528,7 +588,8 @@ impl Dialer {
                 ProbeAnswer::Result(result) => Some(result.clone()),
                 _ => None,
             };
-            // A child that dies of a message it does not know is a legacy server: start it once more for the handshake.
+            // A child that dies of a message it does not know is a legacy server: start it once more for the handshake. So is
+            // one that hangs up.
             let judgement = if respawn {
                 Judgement::Legacy(NEWEST_LEGACY)
             } else {
@@ -541,6 +602,7 @@ impl Dialer {
                     return Ok(Agreed {
                         dialect: Dialect::new(Era::Modern, agreed, spec),
                         peer,
+                        hello: None,
                         certain: true,
                     });
                 }
@@ -594,6 +656,8 @@ struct Dial {
 struct Agreed {
     dialect: Dialect,
     peer: Peer,
+    /// The answer to the legacy handshake.
+    hello: Option<RawJson>,
     /// Whether the era was found by an answer, as opposed to silence over HTTP.
     certain: bool,
 }
@@ -691,7 +755,39 @@ impl Dial {
         Ok(Agreed {
             dialect,
             peer: peer_of(&result, Era::Legacy),
+            hello: Some(result),
             certain: true,
+        })
+    }
+
+    /// Goes on with a session of an earlier run without a handshake (MCP 2025-11-25 basic/transports, "Session
+    /// Management"): the server says so when it no longer knows it. `None` where that cannot be.
+    fn resume(&self, spec: &ServerSpec, old: &Session) -> Option<Agreed> {
+        let Transport::Http(http) = &self.transport else {
+            return None;
+        };
+        let hello = RawJson::parse(old.hello.clone()).ok()?;
+        if era::era_of(&old.version) != Some(Era::Legacy) {
+            return None;
+        }
+        http.resume_session(&old.id, &old.version);
+        Some(Agreed {
+            dialect: Dialect::new(Era::Legacy, &old.version, spec),
+            peer: peer_of(&hello, Era::Legacy),
+            hello: Some(hello),
+            certain: true,
+        })
+    }
+
+    /// The session to keep for the next start.
+    fn session(&self, agreed: &Agreed) -> Option<Session> {
+        let (Transport::Http(http), Some(hello)) = (&self.transport, &agreed.hello) else {
+            return None;
+        };
+        Some(Session {
+            id: http.session_id()?,
+            version: agreed.dialect.version().to_owned(),
+            hello: hello.as_str().to_owned(),
         })
     }
 

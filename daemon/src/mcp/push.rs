@@ -48,7 +48,7 @@ pub async fn start(link: &Arc<Link>) {
                 }
             });
         }
-        (Era::Legacy, Transport::HttpSse(_) | Transport::Stdio(_)) => {
+        (Era::Legacy, Transport::HttpSse(_) | Transport::Stdio(_) | Transport::UnixLines(_)) => {
             let all = announces_all(link);
             link.report(|news| (news.push, news.announces_all) = (Some(Push::Open), Some(all)));
             return;

@@ -15,12 +15,14 @@ use crate::base::{Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason};
 use crate::mcp::link::{Link, News, Pulse};
-use crate::mcp::open::{Approach, Attempt, Dialer, OpenFailed, Opened};
+use crate::mcp::open::{Approach, Attempt, Dialer, Known, OpenFailed, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
 use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::journal::Journal;
 use crate::model::spec::ServerSpec;
-use crate::model::status::{ConnectionState, Failure, Push, ServerRecord, ServerStatus, Verdict};
+use crate::model::status::{
+    ConnectionState, Failure, Push, ServerRecord, ServerStatus, Session, Verdict,
+};
 use crate::store::Store;
 
 /// Pause before a status that could not be stored is stored again.
@@ -40,6 +42,9 @@ pub(super) struct Actor {
     key: ServerKey,
     spec: ServerSpec,
     verdict: Option<Verdict>,
+    /// The session as it is stored. It ends with its link, unless the daemon ends.
+    session: Option<Session>,
+    suspending: bool,
     dialer: Dialer,
     store: Store,
     live: watch::Sender<Live>,
@@ -50,6 +55,8 @@ pub(super) struct Actor {
     subscriptions: Subscriptions,
     state: State,
     link: Option<Arc<Link>>,
+    /// The link goes on with the session of an earlier run.
+    resumed: bool,
     ready_since: Option<Instant>,
     opening: Option<Opening>,
     /// What was before is being closed: nobody waits for it but the next dial, and whoever wants the connection ended.
@@ -96,6 +103,8 @@ impl Actor {
             key: record.key,
             spec: record.spec,
             verdict: record.verdict,
+            session: record.session,
+            suspending: false,
             dialer,
             store,
             live,
@@ -105,6 +114,7 @@ impl Actor {
             subscriptions,
             state: State::Disconnected,
             link: None,
+            resumed: false,
             ready_since: None,
             opening: None,
             closing: None,
@@ -131,6 +141,12 @@ impl Actor {
         loop {
             match self.wake(&mut inbox).await {
                 Wake::Command(Some(Command::Stop(done))) => {
+                    self.disconnect().await;
+                    let _ = done.send(());
+                    return;
+                }
+                Wake::Command(Some(Command::Suspend(done))) => {
+                    self.suspending = true;
                     self.disconnect().await;
                     let _ = done.send(());
                     return;
@@ -249,6 +265,9 @@ impl Actor {
                 let wanted = record.connect;
                 let same_link = same_connection(&self.spec, &record.spec);
                 self.spec = record.spec;
+                if same_link {
+                    self.keep_session().await;
+                }
                 if wanted {
                     self.handle(Event::Connect { fresh: !same_link }).await;
                 } else {
@@ -259,10 +278,11 @@ impl Actor {
             Command::Rename(key, done) => {
                 self.key = key;
                 self.carry_new_key();
+                self.keep_session().await;
                 self.publish().await;
                 let _ = done.send(());
             }
-            Command::Stop(_) => {} // handled where the loop ends
+            Command::Stop(_) | Command::Suspend(_) => {} // handled where the loop ends
         }
     }
 
@@ -309,7 +329,7 @@ impl Actor {
         let changed = next != self.state || !effects.is_empty();
         self.state = next;
         for effect in effects {
-            self.perform(effect);
+            self.perform(effect).await;
         }
         self.ready_since = match (self.state, self.ready_since) {
             (State::Ready { .. }, None) => Some(Clock.now()),
@@ -324,14 +344,17 @@ impl Actor {
         }
     }
 
-    fn perform(&mut self, effect: Effect) {
+    async fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Open => {
                 let cancel = CancellationToken::new();
                 let (dialer, key, spec) =
                     (self.dialer.clone(), self.key.clone(), self.spec.clone());
                 let attempt = Attempt {
-                    verdict: self.verdict.clone(),
+                    known: Known {
+                        verdict: self.verdict.clone(),
+                        session: self.session.clone(),
+                    },
                     approach: Approach::after_crashes(self.crashes),
                     journal: self.journal.clone(),
                     subscriptions: self.subscriptions.clone(),
@@ -349,9 +372,10 @@ impl Actor {
             Effect::AbortOpen => {
                 if let Some(opening) = self.opening.take() {
                     opening.cancel.cancel();
+                    let keeps = self.keeps_session().await;
                     self.dispose(async move {
                         match opening.task.await {
-                            Ok(Ok(opened)) => opened.link.close().await,
+                            Ok(Ok(opened)) => end(&opened.link, keeps).await,
                             Ok(Err(OpenFailed {
                                 remains: Some(remains),
                                 ..
@@ -361,7 +385,7 @@ impl Actor {
                     });
                 }
             }
-            Effect::Close => self.close_link(),
+            Effect::Close => self.close_link().await,
             Effect::List => {
                 // The agreed protocol is worth seeing even if the lists take long.
                 self.status.state = ConnectionState::Connected;
@@ -379,7 +403,7 @@ impl Actor {
         }
     }
 
-    fn close_link(&mut self) {
+    async fn close_link(&mut self) {
         self.listing = None;
         self.dirty = Dirty::default();
         (self.dirty_due, self.next_ping, self.next_refresh) = (None, None, None);
@@ -388,18 +412,46 @@ impl Actor {
         if let Some(link) = self.link.take() {
             // Nobody may start a call on a link that is being closed.
             self.show();
-            self.dispose(async move { link.close().await });
+            let keeps = self.keeps_session().await;
+            self.dispose(async move { end(&link, keeps).await });
+        }
+    }
+
+    /// Whether the session outlives the link that is about to end: only if the daemon ends. Otherwise it is forgotten
+    /// first, because what comes of ending it at the server does not matter.
+    async fn keeps_session(&mut self) -> bool {
+        if !self.suspending && self.session.take().is_some() {
+            self.keep_session().await;
+        }
+        self.suspending && self.session.is_some()
+    }
+
+    /// Stores the session as it is.
+    async fn keep_session(&mut self) {
+        let (key, session) = (self.key.clone(), self.session.clone());
+        if let Err(error) = self.store.set_session(key, session).await {
+            tracing::error!(%error, "a session could not be stored");
         }
     }
 
     async fn opened(&mut self, opened: Opened) {
-        let Opened { link, verdict } = opened;
+        let Opened {
+            link,
+            verdict,
+            session,
+            resumed,
+        } = opened;
+        if self.session != session {
+            self.session = session;
+            self.keep_session().await;
+        }
+        self.resumed = resumed;
         self.status.era = Some(link.dialect.era());
         link.dialect
             .version()
             .clone_into(&mut self.status.protocol_version);
         self.status.transport = Some(link.transport.kind());
-        self.status.server_info = link.peer.info.clone();
+        self.status.server_info.clone_from(&link.peer.info);
         self.status.instructions.clone_from(&link.peer.instructions);
         let capabilities = link.peer.capabilities.as_ref();
         self.status.capabilities = capabilities
@@ -417,9 +469,11 @@ impl Actor {
     }
 
     async fn lost(&mut self, error: &Error) {
-        let healthy = self
+        let stable = self
             .ready_since
             .is_some_and(|since| Clock.now().saturating_duration_since(since) >= STABLE_AFTER);
+        // A session of an earlier run may have ended unseen: that says nothing about the server.
+        let healthy = stable || std::mem::take(&mut self.resumed);
         self.note_failure(error);
         self.handle(Event::Lost {
             fault: fault_of(error),
@@ -570,6 +624,15 @@ fn comparable(status: &ServerStatus) -> ServerStatus {
     }
     status.stderr_tail.clear();
     status
+}
+
+/// Ends a link, with its session or without.
+async fn end(link: &Link, keeps_session: bool) {
+    if keeps_session {
+        link.suspend().await;
+    } else {
+        link.close().await;
+    }
 }
 
 /// About this long from now, so that many servers are not all asked at the same time.

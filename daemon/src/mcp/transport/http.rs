@@ -15,13 +15,15 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, H
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use url::Url;
 
+use crate::base::Secret;
 use crate::error::{Error, Reason, RpcError};
 use crate::mcp::era::Frame;
 use crate::mcp::headers::SESSION;
 use crate::mcp::protocol::{self, Message};
 use crate::mcp::transport::sse;
 use crate::mcp::transport::{Loss, Refusal, Sent};
-use crate::model::spec::HttpSpec;
+use crate::model::spec::{HttpSpec, NamedSecret, UnixSocketSpec};
+use crate::model::status::TransportKind;
 use crate::policy::{Policy, blocked_cause, printable};
 
 /// Longest pause that a server may impose with `retry:`.
@@ -39,13 +41,14 @@ const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an error body that are read to find a JSON-RPC error in it.
 const ERROR_BODY: usize = 64 * 1024;
 
-/// One server behind a URL.
+/// One server behind a URL, on the network or on a Unix socket.
 #[derive(Debug)]
 pub struct Http {
     client: Client,
     url: Url,
     /// The URL without its query, which may hold a key.
     shown: String,
+    kind: TransportKind,
     headers: HeaderMap,
     session: RwLock<Option<HeaderValue>>,
     /// The URL itself names a session, as the POST URL of HTTP+SSE does.
@@ -72,7 +75,8 @@ impl Http {
             client,
             url: spec.url.clone(),
             shown: printable(&spec.url),
-            headers: custom_headers(spec)?,
+            kind: TransportKind::StreamableHttp,
+            headers: custom_headers(&spec.headers, "spec.http.headers")?,
             session: RwLock::default(),
             session_in_url: false,
             version: RwLock::default(),
@@ -81,12 +85,42 @@ impl Http {
         })
     }
 
+    /// Prepares requests to a server on a Unix socket; `client` connects to that socket only. Dials nothing.
+    ///
+    /// # Errors
+    /// `INVALID_FIELD` for a path or a header that HTTP does not allow.
+    pub fn on_socket(
+        client: Client,
+        spec: &UnixSocketSpec,
+        message_limit: usize,
+        close_grace: Duration,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            client,
+            url: spec.http_url()?,
+            shown: format!("unix:{}", spec.path),
+            kind: TransportKind::UnixSocket,
+            headers: custom_headers(&spec.headers, "spec.unix_socket.headers")?,
+            session: RwLock::default(),
+            session_in_url: false,
+            version: RwLock::default(),
+            message_limit,
+            close_grace,
+        })
+    }
+
+    /// Over what it runs.
+    pub(super) fn kind(&self) -> TransportKind {
+        self.kind
+    }
+
     /// The same server at another URL of the same origin, which the server gave out for this session only.
     pub(super) fn for_session(&self, url: Url) -> Self {
         Self {
             client: self.client.clone(),
             shown: printable(&url),
             url,
+            kind: self.kind,
             headers: self.headers.clone(),
             session: RwLock::default(),
             session_in_url: true,
@@ -119,6 +153,28 @@ impl Http {
     pub fn set_version(&self, version: &str) {
         *self.version.write().unwrap_or_else(PoisonError::into_inner) =
             HeaderValue::try_from(version).ok();
+    }
+
+    /// Goes on with a session that an earlier run of the daemon agreed on.
+    pub fn resume_session(&self, id: &Secret<String>, version: &str) {
+        let session = HeaderValue::try_from(id.expose()).ok().map(|mut id| {
+            id.set_sensitive(true);
+            id
+        });
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        self.set_version(version);
+    }
+
+    /// The id of the session, if the server gave one.
+    #[must_use]
+    pub fn session_id(&self) -> Option<Secret<String>> {
+        let session = self.session()?;
+        Some(Secret::new(session.to_str().ok()?.to_owned()))
+    }
+
+    /// Leaves the session to a later run of the daemon: [`close`](Self::close) no longer ends it.
+    pub(super) fn leave_session(&self) {
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn session(&self) -> Option<HeaderValue> {
@@ -262,7 +318,13 @@ impl Http {
         if let Some(version) = version {
             request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
         }
-        let _ = tokio::time::timeout(self.close_grace, request.send()).await;
+        let ended = tokio::time::timeout(self.close_grace, request.send()).await;
+        let outcome = match &ended {
+            Ok(Ok(response)) => response.status().to_string(),
+            Ok(Err(error)) => root_cause(error),
+            Err(_) => format!("no answer within {:?}", self.close_grace),
+        };
+        tracing::debug!(outcome, "ended the session");
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -323,14 +385,17 @@ impl Http {
         let body = body
             .unwrap_or_else(|_| Ok(Bytes::new()))
             .unwrap_or_default();
-        let rpc = match protocol::parse(&body) {
+        let (rpc, answers) = match protocol::parse(&body) {
             Ok(Message::Response {
                 outcome: Err(error),
-                ..
-            }) => Some(error),
-            _ => None,
+                id,
+            }) => (Some(error), id.is_some()),
+            _ => (None, false),
         };
-        let session_gone = had_session && status == StatusCode::NOT_FOUND;
+        let session_doubtful = had_session && status == StatusCode::BAD_REQUEST && !answers;
+        // Some servers say 401 for a session that they have forgotten. Whether it is that, a new handshake shows.
+        let session_gone =
+            had_session && matches!(status, StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED);
         let error = refusal_error(&self.shown, status, rpc.as_ref(), &body, session_gone);
         // A gateway's 5xx does not tell whether the server behind it has seen the request.
         let sent = if status.is_server_error() {
@@ -345,27 +410,28 @@ impl Http {
                 status: status.as_u16(),
                 rpc,
                 session_gone,
+                session_doubtful,
             }),
         }
     }
 }
 
-/// The headers of a registration, ready to be sent.
+/// The headers of a registration, ready to be sent; `field` is where they are in it.
 ///
 /// # Errors
 /// `INVALID_FIELD` for a name or a value that HTTP does not allow; the value is not shown.
-pub fn custom_headers(spec: &HttpSpec) -> Result<HeaderMap, Error> {
+pub fn custom_headers(list: &[NamedSecret], field: &'static str) -> Result<HeaderMap, Error> {
     let mut headers = HeaderMap::new();
-    for header in &spec.headers {
+    for header in list {
         let name = HeaderName::try_from(header.name.as_str()).map_err(|_| {
             Error::invalid(
-                "spec.http.headers.name",
+                format!("{field}.name"),
                 format!("`{}` is not a header name", header.name),
             )
         })?;
         let mut value = HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
             Error::invalid(
-                "spec.http.headers.value",
+                format!("{field}.value"),
                 format!(
                     "the value of header `{}` has characters that HTTP does not allow",
                     header.name
@@ -391,7 +457,7 @@ fn refusal_error(
     session_gone: bool,
 ) -> Error {
     let fact = |error: Error| error.with("http_status", status.as_u16().to_string());
-    if status == StatusCode::UNAUTHORIZED {
+    if status == StatusCode::UNAUTHORIZED && !session_gone {
         return fact(Error::new(
             Reason::SignInRequired,
             format!(
@@ -545,7 +611,7 @@ impl EventStream {
             } else {
                 0
             };
-            if self.silent > self.limit {
+            if self.silent > self.limit && !self.parser.skips_oversize() {
                 return Err(too_large(format!(
                     "{} bytes of the stream held no event (limits.message_bytes)",
                     self.silent

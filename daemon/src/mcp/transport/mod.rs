@@ -10,6 +10,7 @@ mod pending;
 pub mod redact;
 pub mod sse;
 pub mod stdio;
+pub mod unix;
 
 use std::sync::Arc;
 
@@ -81,17 +82,21 @@ pub struct Refusal {
     pub rpc: Option<RpcError>,
     /// The request carried a session id and the server no longer knows it.
     pub session_gone: bool,
+    /// The same may be so: the request carried a session id, and it was refused with 400 before it was looked at.
+    pub session_doubtful: bool,
 }
 
 /// A live way to a server.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// Streamable HTTP.
+    /// Streamable HTTP, on the network or on a Unix socket.
     Http(Arc<http::Http>),
     /// Legacy HTTP+SSE.
     HttpSse(Arc<http_sse::HttpSse>),
     /// A child process.
     Stdio(Arc<stdio::Stdio>),
+    /// Lines of JSON on a Unix socket.
+    UnixLines(Arc<unix::UnixLines>),
 }
 
 impl Transport {
@@ -99,9 +104,10 @@ impl Transport {
     #[must_use]
     pub fn kind(&self) -> TransportKind {
         match self {
-            Self::Http(_) => TransportKind::StreamableHttp,
+            Self::Http(http) => http.kind(),
             Self::HttpSse(_) => TransportKind::Sse,
             Self::Stdio(_) => TransportKind::Stdio,
+            Self::UnixLines(_) => TransportKind::UnixSocket,
         }
     }
 
@@ -119,6 +125,7 @@ impl Transport {
                 .map(|e| Exchange::Http(Box::new(e))),
             Self::HttpSse(sse) => sse.request(frame).map(|e| Exchange::HttpSse(Box::new(e))),
             Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Shared),
+            Self::UnixLines(unix) => unix.request(frame).await.map(Exchange::Shared),
         }
     }
 
@@ -131,6 +138,7 @@ impl Transport {
             Self::Http(http) => http.send(body, headers).await,
             Self::HttpSse(sse) => sse.send(body, headers).await,
             Self::Stdio(stdio) => stdio.send(body).await,
+            Self::UnixLines(unix) => unix.send(body).await,
         }
     }
 
@@ -144,7 +152,7 @@ impl Transport {
     /// Whether the server's end is seen without asking: the system tells when a process on the same host is gone.
     #[must_use]
     pub fn sees_the_end(&self) -> bool {
-        matches!(self, Self::Stdio(_))
+        matches!(self, Self::Stdio(_) | Self::UnixLines(_))
     }
 
     /// Ends the transport: DELETEs the session, or stops the process and everything that it started. Bounded by the
@@ -154,6 +162,7 @@ impl Transport {
             Self::Http(http) => http.close().await,
             Self::HttpSse(sse) => sse.close(),
             Self::Stdio(stdio) => stdio.close().await,
+            Self::UnixLines(unix) => unix.close(),
         }
     }
 
@@ -164,6 +173,15 @@ impl Transport {
             Self::Http(_) => std::future::pending().await,
             Self::HttpSse(sse) => sse.ended().await,
             Self::Stdio(stdio) => stdio.ended().await,
+            Self::UnixLines(unix) => unix.ended().await,
+        }
+    }
+
+    /// Lets a session outlive this transport. A process ends with it all the same.
+    pub fn leave_session(&self) {
+        match self {
+            Self::Http(http) => http.leave_session(),
+            Self::HttpSse(_) | Self::Stdio(_) | Self::UnixLines(_) => {}
         }
     }
 }

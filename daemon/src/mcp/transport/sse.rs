@@ -77,6 +77,12 @@ impl Parser {
         self.skip_oversize = true;
     }
 
+    /// Whether events that are too large are skipped.
+    #[must_use]
+    pub fn skips_oversize(&self) -> bool {
+        self.skip_oversize
+    }
+
     /// The id of the last complete event, for `Last-Event-ID`: what came of a broken event has to come again. An empty
     /// `id:` clears it.
     #[must_use]

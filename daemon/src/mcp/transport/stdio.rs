@@ -125,10 +125,11 @@ impl Stdio {
         tasks.spawn(until(gone.clone(), kept));
         tasks.spawn(lines::write(stdin, to_write, hang_up.clone()));
         let (reading, answers) = (Arc::clone(&shared), outbox.clone());
-        tasks.spawn(until(gone.clone(), async move {
+        let reader = async move {
             lines::read(stdout, Arc::clone(&reading.pending), inbound, answers).await;
             reading.drained.cancel();
-        }));
+        };
+        tasks.spawn(until(gone.clone(), reader));
         let life = Life {
             family,
             shared: Arc::clone(&shared),
