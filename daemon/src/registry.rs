@@ -115,7 +115,8 @@ impl Registry {
         registry
     }
 
-    /// Ends every connection, all at the same time; returns when everything of them is gone.
+    /// Ends every connection, all at the same time, and leaves sessions for the next start; returns when everything of
+    /// them is gone.
     pub async fn stop(&self) {
         let _changes = self.0.changes.lock().await;
         let all: Vec<_> = {
@@ -129,7 +130,7 @@ impl Registry {
                 .flat_map(BTreeMap::into_values)
                 .collect()
         };
-        futures_util::future::join_all(all.iter().map(|server| server.handle.stop())).await;
+        futures_util::future::join_all(all.iter().map(|server| server.handle.suspend())).await;
         self.0.tasks.close();
         self.0.tasks.wait().await;
     }
@@ -350,6 +351,7 @@ impl Registry {
             created: now,
             updated: now,
             verdict: None,
+            session: None,
         };
         let state = if connect {
             ConnectionState::Connecting

@@ -21,6 +21,7 @@ mod peers;
 mod questions;
 mod reflection;
 mod servers;
+mod sessions;
 mod subscriptions;
 mod transports;
 mod updates;

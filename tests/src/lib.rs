@@ -22,6 +22,7 @@ pub mod fake_stdio;
 pub mod json;
 pub mod peers;
 pub mod process;
+pub mod stage;
 pub mod updates;
 pub mod wait;
 
@@ -37,6 +38,7 @@ pub mod prelude {
     pub use crate::daemon::TestDaemon;
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
     pub use crate::fake_stdio::{Script, StdioFault};
+    pub use crate::stage::{Stage, one_and_two, one_and_two_with};
     pub use crate::updates::Updates;
     pub use crate::v1;
     pub use crate::v1::{AddOutcome, ConnectionState, Era, Server, ServerSpec};

@@ -69,6 +69,8 @@ enum Command {
     /// The server has a new id; everything else stays.
     Rename(ServerKey, oneshot::Sender<()>),
     Stop(oneshot::Sender<()>),
+    /// Stop, and leave the session for the next start of the daemon.
+    Suspend(oneshot::Sender<()>),
 }
 
 impl Handle {
@@ -177,6 +179,11 @@ impl Handle {
     /// Ends the connection and the actor. Returns when everything of it is gone.
     pub async fn stop(&self) {
         self.tell(Command::Stop).await.done().await;
+    }
+
+    /// As [`stop`](Self::stop), but the server's session goes on after the next start of the daemon.
+    pub async fn suspend(&self) {
+        self.tell(Command::Suspend).await.done().await;
     }
 
     /// Waits until nothing is under way, at most `timeout`. Tells whether that is so.

@@ -10,7 +10,7 @@ mod pulse;
 mod serve;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -136,6 +136,10 @@ pub struct Link {
     /// Requests of the server that are being answered, by their raw ids.
     asked: Mutex<HashMap<String, CancellationToken>>,
     last_heard: Mutex<Instant>,
+    /// A call was refused in a way that may mean that the session is gone.
+    session_doubted: AtomicBool,
+    /// The server no longer knows the session: it refuses whatever is under way.
+    session_gone: AtomicBool,
     news: Mutex<News>,
     has_news: Notify,
     lost: CancellationToken,
@@ -163,6 +167,8 @@ impl Link {
             log_level: Mutex::default(),
             asked: Mutex::default(),
             last_heard: Mutex::new(Clock.now()),
+            session_doubted: AtomicBool::new(false),
+            session_gone: AtomicBool::new(false),
             news: Mutex::default(),
             has_news: Notify::new(),
             lost: CancellationToken::new(),
@@ -192,6 +198,13 @@ impl Link {
         self.transport.close().await;
         self.tasks.close();
         self.tasks.wait().await;
+    }
+
+    /// Ends the link and leaves the server's session for the next start of the daemon.
+    pub async fn suspend(&self) {
+        self.closed.cancel();
+        self.transport.leave_session();
+        self.close().await;
     }
 
     /// Completes when the server is gone or refuses us, with the cause.
@@ -257,6 +270,9 @@ impl Link {
     /// Judges what a loss means for the link as a whole. A server that seems to be gone is asked before it is given up:
     /// one refused connection may only be a full backlog.
     fn note_loss(&self, loss: &Loss) {
+        if loss.session_gone() {
+            self.session_gone.store(true, Ordering::Relaxed);
+        }
         if loss.error.reason() == Reason::SignInRequired || loss.session_gone() {
             self.report_lost(loss.error.clone());
         } else if matches!(

@@ -32,7 +32,7 @@ use crate::mcp::transport::stdio::Stdio;
 use crate::mcp::transport::unix::UnixLines;
 use crate::mcp::transport::{Exchange, Loss, Transport};
 use crate::model::spec::{HttpMode, HttpSpec, ServerSpec, TransportSpec, UnixProtocol};
-use crate::model::status::{Era, Implementation, TransportKind, Verdict};
+use crate::model::status::{Era, Implementation, Session, TransportKind, Verdict};
 use crate::policy::{ClientOptions, Policy};
 
 /// Messages that a server may send before the link takes them.
@@ -60,6 +60,19 @@ pub struct Opened {
     pub link: Arc<Link>,
     /// For the next time; `None` if the server was only too slow to be judged.
     pub verdict: Option<Verdict>,
+    /// The session that the server gave.
+    pub session: Option<Session>,
+    /// Whether that session is one of an earlier run, so that nothing was exchanged with the server yet.
+    pub resumed: bool,
+}
+
+/// What is known of a server from an earlier time.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// What era detection found.
+    pub verdict: Option<Verdict>,
+    /// The session to go on with.
+    pub session: Option<Session>,
 }
 
 /// How a server answered the probe.
@@ -257,11 +270,12 @@ impl Dialer {
         &self,
         key: &ServerKey,
         spec: &ServerSpec,
-        verdict: Option<&Verdict>,
+        known: &Known,
         subscriptions: &Subscriptions,
         cancel: &CancellationToken,
     ) -> Result<Opened> {
-        let known = verdict.filter(|known| known.target == spec.target_fingerprint());
+        let verdict = known.verdict.as_ref();
+        let verdict = verdict.filter(|known| known.target == spec.target_fingerprint());
         let bound = spec.timeouts.connect.unwrap_or(self.settings.connect);
         let mut dial = tokio::select! {
             dial = tokio::time::timeout(bound, self.dial(spec)) => {
@@ -269,10 +283,22 @@ impl Dialer {
             }
             () = cancel.cancelled() => return Err(given_up()),
         };
-        let agreed = tokio::select! {
-            agreed = tokio::time::timeout(bound, self.find(&mut dial, spec, known)) => {
-                agreed.unwrap_or_else(|_| Err(connect_timeout(bound)))
+        let resumed = known
+            .session
+            .as_ref()
+            .and_then(|old| dial.resume(spec, old));
+        let is_resumed = resumed.is_some();
+        let agreeing = async {
+            match resumed {
+                Some(agreed) => Ok(agreed),
+                None => tokio::time::timeout(bound, self.find(&mut dial, spec, verdict))
+                    .await
+                    .unwrap_or_else(|_| Err(connect_timeout(bound))),
             }
+        };
+        let agreed = tokio::select! {
+            biased;
+            agreed = agreeing => agreed,
             () = cancel.cancelled() => Err(given_up()),
         };
         let agreed = match agreed {
@@ -288,6 +314,7 @@ impl Dialer {
             transport: Some(dial.transport.kind()),
             target: spec.target_fingerprint(),
         });
+        let session = dial.session(&agreed);
         let parts = LinkParts {
             dialect: agreed.dialect,
             peer: agreed.peer,
@@ -302,7 +329,12 @@ impl Dialer {
         };
         let link = Link::start(parts, dial.inbound);
         push::start(&link).await;
-        Ok(Opened { link, verdict })
+        Ok(Opened {
+            link,
+            verdict,
+            session,
+            resumed: is_resumed,
+        })
     }
 
     async fn dial(&self, spec: &ServerSpec) -> Result<Dial> {
@@ -500,6 +532,7 @@ impl Dialer {
                     return Ok(Agreed {
                         dialect: Dialect::new(Era::Modern, agreed, spec),
                         peer,
+                        hello: None,
                         certain: true,
                     });
                 }
@@ -539,6 +572,8 @@ struct Dial {
 struct Agreed {
     dialect: Dialect,
     peer: Peer,
+    /// The answer to the legacy handshake.
+    hello: Option<RawJson>,
     /// Whether the era was found by an answer, as opposed to silence over HTTP.
     certain: bool,
 }
@@ -636,7 +671,39 @@ impl Dial {
         Ok(Agreed {
             dialect,
             peer: peer_of(&result, Era::Legacy),
+            hello: Some(result),
             certain: true,
+        })
+    }
+
+    /// Goes on with a session of an earlier run without a handshake (MCP 2025-11-25 basic/transports, "Session
+    /// Management"): the server says so when it no longer knows it. `None` where that cannot be.
+    fn resume(&self, spec: &ServerSpec, old: &Session) -> Option<Agreed> {
+        let Transport::Http(http) = &self.transport else {
+            return None;
+        };
+        let hello = RawJson::parse(old.hello.clone()).ok()?;
+        if era::era_of(&old.version) != Some(Era::Legacy) {
+            return None;
+        }
+        http.resume_session(&old.id, &old.version);
+        Some(Agreed {
+            dialect: Dialect::new(Era::Legacy, &old.version, spec),
+            peer: peer_of(&hello, Era::Legacy),
+            hello: Some(hello),
+            certain: true,
+        })
+    }
+
+    /// The session to keep for the next start.
+    fn session(&self, agreed: &Agreed) -> Option<Session> {
+        let (Transport::Http(http), Some(hello)) = (&self.transport, &agreed.hello) else {
+            return None;
+        };
+        Some(Session {
+            id: http.session_id()?,
+            version: agreed.dialect.version().to_owned(),
+            hello: hello.as_str().to_owned(),
         })
     }
 

@@ -84,7 +84,7 @@ pub enum Event {
     OpenFailed(Fault),
     /// The lists of a new link are read, completely or in part.
     Listed,
-    /// The link ended, `healthy` if it had been READY for [`STABLE_AFTER`].
+    /// The link ended, `healthy` if it had been READY for [`STABLE_AFTER`], or was nothing but an old session resumed.
     Lost {
         /// Why.
         fault: Fault,
@@ -187,7 +187,7 @@ pub fn step(state: State, event: Event, spacing: &Spacing) -> (State, Vec<Effect
         (Discovering { attempt }, Event::Listed) => (Ready { attempt }, vec![]),
 
         (
-            Ready { .. },
+            Discovering { .. } | Ready { .. },
             Event::Lost {
                 fault: Fault::Transient,
                 healthy: true,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::{ServerKey, Timestamp};
+use crate::base::{Secret, ServerKey, Timestamp};
 use crate::model::spec::ServerSpec;
 
 /// The state of a connection; see design section 2.
@@ -180,6 +180,18 @@ pub struct Verdict {
     pub target: String,
 }
 
+/// The session that a legacy server gave over HTTP: the daemon goes on with it after a restart. Whoever knows the id has
+/// the session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// Its id.
+    pub id: Secret<String>,
+    /// The version that the handshake agreed on.
+    pub version: String,
+    /// The server's answer to `initialize`, raw.
+    pub hello: String,
+}
+
 /// A registered server as it is stored.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ServerRecord {
@@ -199,6 +211,8 @@ pub struct ServerRecord {
     pub updated: Timestamp,
     /// What era detection found.
     pub verdict: Option<Verdict>,
+    /// The session to go on with; as it was when the daemon started.
+    pub session: Option<Session>,
 }
 
 impl ServerRecord {

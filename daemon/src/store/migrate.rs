@@ -9,7 +9,10 @@ use rusqlite::Connection;
 use crate::error::{Error, Reason, Result};
 
 /// Step `n` (counted from 1) takes a database from version `n - 1` to version `n`.
-const STEPS: &[&str] = &[include_str!("migrations/0001_initial.sql")];
+const STEPS: &[&str] = &[
+    include_str!("migrations/0001_initial.sql"),
+    include_str!("migrations/0002_sessions.sql"),
+];
 
 /// Brings the database to the current schema, each step in its own transaction. Returns the version it had.
 ///
@@ -68,10 +71,29 @@ mod tests {
         table meta
         table namespaces
         table servers
+        table sessions
         table sqlite_sequence
         table updates
         ");
         assert_eq!(run(&mut connection).unwrap(), STEPS.len());
+    }
+
+    #[test]
+    fn a_database_of_the_first_version_keeps_its_servers() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(STEPS[0]).unwrap();
+        connection
+            .execute_batch(
+                "PRAGMA user_version = 1;
+                 INSERT INTO servers VALUES ('n', 'a', 0, 'A', 't', '{}', NULL, 1, 1, 1, 1, '{}', NULL);",
+            )
+            .unwrap();
+        assert_eq!(run(&mut connection).unwrap(), 1);
+        let count = |table: &str| -> i64 {
+            let sql = format!("SELECT count(*) FROM {table}");
+            connection.query_row(&sql, [], |row| row.get(0)).unwrap()
+        };
+        assert_eq!((count("servers"), count("sessions")), (1, 0));
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! | [`Store::put_server`], [`Store::rename_server`], [`Store::remove_server`] | durable |
 //! | [`Store::put_question`], [`Store::end_question`], [`Store::void_questions`] | durable |
 //! | what [`Store::open`] changes, [`Store::close`] | durable |
-//! | [`Store::set_status`], pruning | lazy |
+//! | [`Store::set_status`], [`Store::set_session`], pruning | lazy |
 //!
 //! # Resume tokens and lost power
 //!
@@ -60,7 +60,7 @@ use self::token::LogId;
 use crate::base::{ElicitationId, Namespace, Revision, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::model::question::{Question, QuestionState};
-use crate::model::status::{ServerRecord, ServerStatus, Verdict};
+use crate::model::status::{ServerRecord, ServerStatus, Session, Verdict};
 use crate::model::update::{Body, Filter, Update};
 
 /// Name of the database in the data directory.
@@ -266,6 +266,22 @@ impl Store {
     ) -> Result<Option<Revision>> {
         let run = move |changes: &mut log::Changes<'_>| {
             servers::set_status(changes, &key, status, verdict.as_ref())
+        };
+        self.0.writes.write(Durability::Lazy, run).await
+    }
+
+    /// Keeps the session of a server for the next start, or forgets it. Lazy, and no update: apps never see it. Nothing
+    /// is kept for a server that is not registered; changed settings, a new id and a removal forget the session.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn set_session(&self, key: ServerKey, session: Option<Session>) -> Result<()> {
+        let sealed = session
+            .map(|session| self.0.sealer.seal_session(&key, &session))
+            .transpose()?;
+        let run = move |changes: &mut log::Changes<'_>| match &sealed {
+            Some(sealed) => servers::keep_session(changes.connection, &key, sealed),
+            None => servers::forget_session(changes.connection, &key),
         };
         self.0.writes.write(Durability::Lazy, run).await
     }

@@ -18,6 +18,7 @@ use super::lock::{file_failed, sync_dir};
 use crate::base::{Secret, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::model::spec::NamedSecret;
+use crate::model::status::Session;
 
 /// Length of the key in bytes.
 const KEY_LEN: usize = 32;
@@ -29,6 +30,8 @@ const CREDENTIAL: &str = "vault-key";
 const KEY_FILE: &str = "vault.key";
 /// What the values of headers and environment variables are sealed for.
 const SERVER_SECRETS: &str = "server-secrets";
+/// What a session of a server is sealed for.
+const SESSION: &str = "session";
 /// What the key check is sealed for.
 const KEY_CHECK: &str = "key-check";
 
@@ -126,20 +129,33 @@ impl Sealer {
         if secrets.is_empty() {
             return Ok(None);
         }
-        let size = secrets
+        let values: Vec<&str> = secrets
             .iter()
-            .map(|secret| size_of::<u32>() + secret.value.expose().len())
-            .sum();
-        // Exactly large enough: a reallocation would leave a copy behind that nobody wipes.
-        let mut plain = Zeroizing::new(Vec::with_capacity(size));
-        for secret in secrets {
-            let value = secret.value.expose().as_bytes();
-            let length = u32::try_from(value.len())
-                .map_err(|_| Error::invalid("transport", "a secret value is too long"))?;
-            plain.extend_from_slice(&length.to_be_bytes());
-            plain.extend_from_slice(value);
-        }
-        self.seal(&server_data(server), &plain).map(Some)
+            .map(|secret| secret.value.expose().as_str())
+            .collect();
+        self.seal(&server_data(SERVER_SECRETS, server), &join(&values)?)
+            .map(Some)
+    }
+
+    /// Seals the session of this server.
+    pub(super) fn seal_session(&self, server: &ServerKey, session: &Session) -> Result<Vec<u8>> {
+        let Session { id, version, hello } = session;
+        self.seal(
+            &server_data(SESSION, server),
+            &join(&[id.expose(), version, hello])?,
+        )
+    }
+
+    /// The session that was sealed for this server; `None` if it does not open.
+    pub(super) fn open_session(&self, server: &ServerKey, blob: &[u8]) -> Option<Session> {
+        let plain = self.open(&server_data(SESSION, server), blob)?;
+        let values: [Secret<String>; 3] = split(&plain)?.try_into().ok()?;
+        let [id, version, hello] = values;
+        Some(Session {
+            id,
+            version: version.expose().clone(),
+            hello: hello.expose().clone(),
+        })
     }
 
     /// Fills in the values that were sealed for this server. Returns false, and leaves every value empty, if the blob
@@ -153,7 +169,7 @@ impl Sealer {
         let Some(blob) = blob else {
             return secrets.is_empty();
         };
-        let Some(plain) = self.open(&server_data(server), blob) else {
+        let Some(plain) = self.open(&server_data(SERVER_SECRETS, server), blob) else {
             return false;
         };
         let Some(values) = split(&plain).filter(|values| values.len() == secrets.len()) else {
@@ -196,6 +212,20 @@ impl Sealer {
     }
 }
 
+/// Joins values to `length | bytes` fields.
+fn join(values: &[&str]) -> Result<Zeroizing<Vec<u8>>> {
+    let size = values.iter().map(|value| size_of::<u32>() + value.len());
+    // Exactly large enough: a reallocation would leave a copy behind that nobody wipes.
+    let mut plain = Zeroizing::new(Vec::with_capacity(size.sum()));
+    for value in values {
+        let length = u32::try_from(value.len())
+            .map_err(|_| Error::invalid("transport", "a secret value is too long"))?;
+        plain.extend_from_slice(&length.to_be_bytes());
+        plain.extend_from_slice(value.as_bytes());
+    }
+    Ok(plain)
+}
+
 /// Cuts `length | bytes` fields apart; `None` if the text does not end with a field or a value is not UTF-8.
 fn split(plain: &[u8]) -> Option<Vec<Secret<String>>> {
     let mut values = Vec::new();
@@ -210,11 +240,8 @@ fn split(plain: &[u8]) -> Option<Vec<Secret<String>>> {
     Some(values)
 }
 
-fn server_data(server: &ServerKey) -> Vec<u8> {
-    associated(
-        SERVER_SECRETS,
-        &[server.namespace.as_str(), server.id.as_str()],
-    )
+fn server_data(purpose: &str, server: &ServerKey) -> Vec<u8> {
+    associated(purpose, &[server.namespace.as_str(), server.id.as_str()])
 }
 
 /// The associated data: each part with its length, so that no two lists of parts look the same.

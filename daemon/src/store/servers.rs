@@ -11,7 +11,7 @@ use super::{count, json, unreadable};
 use crate::base::{Namespace, Revision, ServerId, ServerKey, Timestamp};
 use crate::error::{Error, Reason, Result};
 use crate::model::status::{
-    ConnectionState, Failure, ServerRecord, ServerStatus, ServerView, Verdict,
+    ConnectionState, Failure, ServerRecord, ServerStatus, ServerView, Session, Verdict,
 };
 use crate::model::update::{Body, Filter, Kind};
 
@@ -46,6 +46,7 @@ impl Stored {
                 created: Timestamp(row.get(6)?),
                 updated: Timestamp(row.get(7)?),
                 verdict,
+                session: None,
                 key: key.clone(),
             },
             status: status.ok_or_else(broken)?,
@@ -54,7 +55,7 @@ impl Stored {
     }
 }
 
-/// Inserts or replaces a server.
+/// Inserts or replaces a server. A session that was agreed under other settings is forgotten.
 pub(super) fn put(
     changes: &mut Changes<'_>,
     record: &ServerRecord,
@@ -69,6 +70,16 @@ pub(super) fn put(
         .execute(params![record.key.namespace.as_str(), changes.now.0])?;
     let generation = i64::try_from(record.generation)
         .map_err(|_| Error::internal("the generation of a server is too large"))?;
+    connection
+        .prepare_cached(
+            "DELETE FROM sessions WHERE namespace = ?1 AND server_id = ?2
+             AND NOT EXISTS (SELECT 1 FROM servers WHERE namespace = ?1 AND id = ?2 AND generation = ?3)",
+        )?
+        .execute(params![
+            record.key.namespace.as_str(),
+            record.key.id.as_str(),
+            generation
+        ])?;
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO servers (namespace, id, generated_id, name, target, spec_json, sealed, connect,
@@ -139,6 +150,7 @@ fn delete(changes: &mut Changes<'_>, key: &ServerKey) -> Result<Revision> {
             format!("there is no server `{key}`"),
         ));
     }
+    forget_session(changes.connection, key)?;
     changes.deleted(&key.namespace, &key.id, Kind::Server, key.id.as_str())
 }
 
@@ -171,6 +183,34 @@ pub(super) fn set_status(
             verdict.map(json).transpose()?
         ])?;
     changes.server(stored.record.view(status)).map(Some)
+}
+
+/// Keeps the sealed session of a server that is registered.
+pub(super) fn keep_session(connection: &Connection, key: &ServerKey, sealed: &[u8]) -> Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO sessions (namespace, server_id, sealed)
+             SELECT namespace, id, ?3 FROM servers WHERE namespace = ?1 AND id = ?2",
+        )?
+        .execute(params![key.namespace.as_str(), key.id.as_str(), sealed])?;
+    Ok(())
+}
+
+/// Forgets the session of a server, if there is one.
+pub(super) fn forget_session(connection: &Connection, key: &ServerKey) -> Result<()> {
+    connection
+        .prepare_cached("DELETE FROM sessions WHERE namespace = ?1 AND server_id = ?2")?
+        .execute([key.namespace.as_str(), key.id.as_str()])?;
+    Ok(())
+}
+
+/// The session of a server. One that does not open is as good as none: the server gives a new one.
+fn session(connection: &Connection, key: &ServerKey, sealer: &Sealer) -> Result<Option<Session>> {
+    let sealed: Option<Vec<u8>> = connection
+        .prepare_cached("SELECT sealed FROM sessions WHERE namespace = ?1 AND server_id = ?2")?
+        .query_row([key.namespace.as_str(), key.id.as_str()], |row| row.get(0))
+        .optional()?;
+    Ok(sealed.and_then(|sealed| sealer.open_session(key, &sealed)))
 }
 
 fn one(connection: &Connection, key: &ServerKey) -> Result<Option<Stored>> {
@@ -211,6 +251,7 @@ pub(super) fn start_over(changes: &mut Changes<'_>, sealer: &Sealer) -> Result<V
     {
         let opened = sealer.open_secrets(&record.key, sealed.as_deref(), record.spec.secrets_mut());
         record.connect &= opened;
+        record.session = session(connection, &record.key, sealer)?;
         let status = ServerStatus {
             state: if record.connect {
                 ConnectionState::Connecting

@@ -14,7 +14,7 @@ use crate::model::spec::{
     ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts,
     TransportSpec,
 };
-use crate::model::status::{ConnectionState, Era};
+use crate::model::status::{ConnectionState, Era, Session};
 use crate::model::update::Kind;
 
 const SECRET: &str = "Bearer correct-horse-battery-staple";
@@ -59,6 +59,7 @@ fn record(id: &str) -> ServerRecord {
         created: Timestamp(1_000),
         updated: Timestamp(2_000),
         verdict: None,
+        session: None,
     }
 }
 

@@ -15,7 +15,11 @@ pub(super) fn reply(inner: &Arc<Inner>, seen: &Seen) -> Reply {
     let method = seen.method();
     let known = match method {
         "" if seen.http == Method::GET => return listen(inner, None),
-        "" if seen.http == Method::DELETE => return Reply::Raw(200, Vec::new(), Bytes::new()),
+        "" if seen.http == Method::DELETE => {
+            let id = seen.header("mcp-session-id");
+            inner.sessions.lock().unwrap().remove(id);
+            return Reply::Raw(200, Vec::new(), Bytes::new());
+        }
         "" => return accepted(),
         _ if method.starts_with("notifications/") => return accepted(),
         "server/discover" | "subscriptions/listen" => inner.traits.modern,

@@ -4,7 +4,7 @@
 //! It answers every method sensibly for its era. A test replaces single answers with
 //! [`FakeMcp::on`], reads what arrived with [`FakeMcp::seen`] or awaits it with [`FakeMcp::wait`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -220,6 +220,9 @@ struct Inner {
     session_count: AtomicU64,
     /// Open sessions of HTTP+SSE, by their URLs.
     channels: Mutex<HashMap<String, Channel>>,
+    sessions: Mutex<HashSet<String>>,
+    /// How requests of a session that is unknown are refused.
+    unknown_session: Mutex<(u16, String)>,
 }
 
 /// A scriptable MCP server over HTTP.
@@ -271,6 +274,8 @@ impl Builder {
             listeners: watch::Sender::default(),
             session_count: AtomicU64::new(0),
             channels: Mutex::default(),
+            sessions: Mutex::default(),
+            unknown_session: Mutex::new((404, String::new())),
         };
         Self {
             inner,
@@ -460,9 +465,36 @@ impl FakeMcp {
         self.inner.lists.lock().unwrap().insert(list, entries);
     }
 
+    /// Forgets every session.
+    pub fn end_sessions(&self) {
+        self.inner.sessions.lock().unwrap().clear();
+    }
+
+    /// Knows a session that a hook gave.
+    pub fn allow_session(&self, id: &str) {
+        self.inner.sessions.lock().unwrap().insert(id.to_owned());
+    }
+
+    /// Refuses requests of unknown sessions with this status and body; 404 and nothing unless it is changed.
+    pub fn refuse_sessions_with(&self, status: u16, body: &str) {
+        *self.inner.unknown_session.lock().unwrap() = (status, body.to_owned());
+    }
+
+    /// The sessions that it knows.
+    pub fn sessions(&self) -> HashSet<String> {
+        self.inner.sessions.lock().unwrap().clone()
+    }
+
     /// Everything that arrived so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.inner.seen.borrow().clone()
+    }
+
+    /// The requests of one HTTP method so far.
+    pub fn seen_http(&self, method: &Method) -> Vec<Seen> {
+        let mut seen = self.seen();
+        seen.retain(|seen| seen.http == *method);
+        seen
     }
 
     /// The requests of one JSON-RPC method so far.
@@ -588,6 +620,19 @@ impl Drop for Watch {
     }
 }
 
+/// The refusal of a request whose session the server does not know.
+fn refuse_session(inner: &Inner, seen: &Seen) -> Option<Hook> {
+    let id = seen.header("mcp-session-id");
+    if id.is_empty() || inner.sessions.lock().unwrap().contains(id) {
+        return None;
+    }
+    let (status, body) = inner.unknown_session.lock().unwrap().clone();
+    Some(Arc::new(move |_| {
+        let reply = Reply::Raw(status, Vec::new(), body.clone().into());
+        Box::pin(std::future::ready(reply))
+    }))
+}
+
 /// `None` drops the connection.
 async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Response<Body>> {
     let (head, body) = request.into_parts();
@@ -659,9 +704,11 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
     };
     if inner.traits.sessions && seen.method() == "initialize" && response.status() == StatusCode::OK
     {
-        let number = inner.session_count.fetch_add(1, Ordering::Relaxed) + 1;
-        let session = format!("session-{number}").parse().unwrap();
-        response.headers_mut().insert("mcp-session-id", session);
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let session = format!("session-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let value = session.parse().unwrap();
+        response.headers_mut().insert("mcp-session-id", value);
+        inner.sessions.lock().unwrap().insert(session);
     }
     Some(response)
 }
@@ -680,10 +727,10 @@ async fn decide(inner: &Arc<Inner>, seen: &Seen) -> Reply {
         "" => seen.http.as_str(),
         method => method,
     };
-    let hook = {
+    let hook = refuse_session(inner, seen).or_else(|| {
         let hooks = inner.hooks.lock().unwrap();
         hooks.get(key).or_else(|| hooks.get("*")).cloned()
-    };
+    });
     let reply = match hook {
         Some(hook) => hook(seen.clone()).await,
         None => Reply::Default,

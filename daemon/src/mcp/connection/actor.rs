@@ -15,11 +15,13 @@ use crate::base::{Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{Link, News, Pulse};
-use crate::mcp::open::{Dialer, Opened};
+use crate::mcp::open::{Dialer, Known, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
 use crate::mcp::subscriptions::Subscriptions;
 use crate::model::spec::ServerSpec;
-use crate::model::status::{ConnectionState, Failure, Push, ServerRecord, ServerStatus, Verdict};
+use crate::model::status::{
+    ConnectionState, Failure, Push, ServerRecord, ServerStatus, Session, Verdict,
+};
 use crate::store::Store;
 
 /// Pause before a status that could not be stored is stored again.
@@ -39,6 +41,9 @@ pub(super) struct Actor {
     key: ServerKey,
     spec: ServerSpec,
     verdict: Option<Verdict>,
+    /// The session as it is stored. It ends with its link, unless the daemon ends.
+    session: Option<Session>,
+    suspending: bool,
     dialer: Dialer,
     store: Store,
     live: watch::Sender<Live>,
@@ -49,6 +54,8 @@ pub(super) struct Actor {
     subscriptions: Subscriptions,
     state: State,
     link: Option<Arc<Link>>,
+    /// The link goes on with the session of an earlier run.
+    resumed: bool,
     ready_since: Option<Instant>,
     opening: Option<Opening>,
     listing: Option<Listing>,
@@ -90,6 +97,8 @@ impl Actor {
             key: record.key,
             spec: record.spec,
             verdict: record.verdict,
+            session: record.session,
+            suspending: false,
             dialer,
             store,
             live,
@@ -99,6 +108,7 @@ impl Actor {
             subscriptions,
             state: State::Disconnected,
             link: None,
+            resumed: false,
             ready_since: None,
             opening: None,
             listing: None,
@@ -122,6 +132,12 @@ impl Actor {
         loop {
             match self.wake(&mut inbox).await {
                 Wake::Command(Some(Command::Stop(done))) => {
+                    self.handle(Event::Disconnect).await;
+                    let _ = done.send(());
+                    return;
+                }
+                Wake::Command(Some(Command::Suspend(done))) => {
+                    self.suspending = true;
                     self.handle(Event::Disconnect).await;
                     let _ = done.send(());
                     return;
@@ -235,6 +251,9 @@ impl Actor {
                 let wanted = record.connect;
                 let same_link = same_connection(&self.spec, &record.spec);
                 self.spec = record.spec;
+                if same_link {
+                    self.keep_session().await;
+                }
                 if wanted {
                     self.handle(Event::Connect { fresh: !same_link }).await;
                 } else {
@@ -245,10 +264,11 @@ impl Actor {
             Command::Rename(key, done) => {
                 self.key = key;
                 self.carry_new_key();
+                self.keep_session().await;
                 self.publish().await;
                 let _ = done.send(());
             }
-            Command::Stop(_) => {} // handled where the loop ends
+            Command::Stop(_) | Command::Suspend(_) => {} // handled where the loop ends
         }
     }
 
@@ -294,21 +314,22 @@ impl Actor {
                 let cancel = CancellationToken::new();
                 let (dialer, key, spec) =
                     (self.dialer.clone(), self.key.clone(), self.spec.clone());
-                let (verdict, token) = (self.verdict.clone(), cancel.clone());
-                let followed = self.subscriptions.clone();
+                let known = Known {
+                    verdict: self.verdict.clone(),
+                    session: self.session.clone(),
+                };
+                let (followed, token) = (self.subscriptions.clone(), cancel.clone());
                 let task = self.dialer.tasks.spawn(async move {
-                    dialer
-                        .open(&key, &spec, verdict.as_ref(), &followed, &token)
-                        .await
+                    dialer.open(&key, &spec, &known, &followed, &token).await
                 });
                 self.opening = Some(Opening { cancel, task });
             }
             Effect::AbortOpen => {
                 if let Some(opening) = self.opening.take() {
                     opening.cancel.cancel();
-                    if let Ok(Ok(opened)) = opening.task.await {
-                        opened.link.close().await;
-                    }
+                    let opened = opening.task.await;
+                    let link = opened.ok().and_then(Result::ok).map(|opened| opened.link);
+                    self.end(link).await;
                 }
             }
             Effect::Close => self.close_link().await,
@@ -338,19 +359,50 @@ impl Actor {
         if let Some(link) = self.link.take() {
             // Nobody may start a call on a link that is being closed.
             self.show();
-            link.close().await;
+            self.end(Some(Arc::clone(&link))).await;
             self.status.stderr_tail = link.stderr_tail();
         }
     }
 
+    /// Ends a link, and its session unless the daemon ends. A session is forgotten first: what comes of ending it at the
+    /// server does not matter.
+    async fn end(&mut self, link: Option<Arc<Link>>) {
+        if !self.suspending && self.session.take().is_some() {
+            self.keep_session().await;
+        }
+        match link {
+            Some(link) if self.suspending && self.session.is_some() => link.suspend().await,
+            Some(link) => link.close().await,
+            None => {}
+        }
+    }
+
+    /// Stores the session as it is.
+    async fn keep_session(&mut self) {
+        let (key, session) = (self.key.clone(), self.session.clone());
+        if let Err(error) = self.store.set_session(key, session).await {
+            tracing::error!(%error, "a session could not be stored");
+        }
+    }
+
     async fn opened(&mut self, opened: Opened) {
-        let Opened { link, verdict } = opened;
+        let Opened {
+            link,
+            verdict,
+            session,
+            resumed,
+        } = opened;
+        if self.session != session {
+            self.session = session;
+            self.keep_session().await;
+        }
+        self.resumed = resumed;
         self.status.era = Some(link.dialect.era());
         link.dialect
             .version()
             .clone_into(&mut self.status.protocol_version);
         self.status.transport = Some(link.transport.kind());
-        self.status.server_info = link.peer.info.clone();
+        self.status.server_info.clone_from(&link.peer.info);
         self.status.instructions.clone_from(&link.peer.instructions);
         let capabilities = link.peer.capabilities.as_ref();
         self.status.capabilities = capabilities
@@ -368,9 +420,11 @@ impl Actor {
     }
 
     async fn lost(&mut self, error: &Error) {
-        let healthy = self
+        let stable = self
             .ready_since
             .is_some_and(|since| Clock.now().saturating_duration_since(since) >= STABLE_AFTER);
+        // A session of an earlier run may have ended unseen: that says nothing about the server.
+        let healthy = stable || std::mem::take(&mut self.resumed);
         self.note_failure(error);
         self.handle(Event::Lost {
             fault: fault_of(error),

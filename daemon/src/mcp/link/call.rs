@@ -32,6 +32,9 @@ const LEVELS: [&str; 8] = [
 /// Shortest and longest pause before a server that only wants to be asked again is asked again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
+/// How long a call may still be refused after the server has refused another one because the session is gone.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 fn rank(level: &str) -> Option<usize> {
     LEVELS.iter().position(|known| *known == level)
 }
@@ -278,7 +281,13 @@ impl Link {
                 running.sign_of_life();
             }
         };
-        tokio::pin!(attempt);
+        let cut_off = async {
+            self.closed.cancelled().await;
+            if self.session_gone.load(Ordering::Relaxed) {
+                tokio::time::sleep(LAST_WORD).await;
+            }
+        };
+        tokio::pin!(attempt, cut_off);
         loop {
             let paused = *questions.borrow_and_update() > 0;
             patience.run(!paused);
@@ -303,7 +312,7 @@ impl Link {
                 () = deadline.elapsed() => {
                     return Err(deadline_over().into());
                 }
-                () = self.closed.cancelled() => return Err(lost_call(&closed_error()).into()),
+                () = &mut cut_off => return Err(lost_call(&closed_error()).into()),
             }
         }
     }
@@ -314,7 +323,11 @@ impl Link {
             .refusal
             .as_ref()
             .and_then(|refusal| refusal.rpc.as_ref());
-        if rpc.is_some_and(|rpc| rpc.code == code::UNSUPPORTED_VERSION) {
+        let doubtful = loss.refusal.as_ref().is_some_and(|it| it.session_doubtful);
+        if doubtful {
+            self.session_doubted.store(true, Ordering::Relaxed);
+        }
+        if doubtful || rpc.is_some_and(|rpc| rpc.code == code::UNSUPPORTED_VERSION) {
             self.report(|news| news.suspect = true);
         }
         // A modern HTTP server checks headers before it looks at the call, and says so with 400.

@@ -1,5 +1,6 @@
 //! Signs of life: whether a server on the network is still there. A child's end is seen without asking.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +53,9 @@ impl Link {
                         Pulse::Changed(changed("it no longer answers `server/discover`"))
                     }
                 }
+                Ok(Err(error)) if link.refuses_session(&error) => {
+                    return link.report_lost(changed("it no longer accepts our session"));
+                }
                 Ok(Err(error)) => link.judge_error(error),
                 // A server that is busy with a call may have no time for this; calls have bounds of their own.
                 Err(_) if !link.calls_running() => Pulse::Silent(Error::new(
@@ -62,6 +66,11 @@ impl Link {
             };
             link.report(|news| news.pulse = Some(pulse));
         });
+    }
+
+    /// Whether the server refuses everything since it refused a call: some say 400 of a session that they have forgotten.
+    fn refuses_session(&self, error: &Error) -> bool {
+        self.session_doubted.swap(false, Ordering::Relaxed) && error.http_status() == Some(400)
     }
 
     fn judge_error(&self, error: Error) -> Pulse {

@@ -15,6 +15,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, H
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use url::Url;
 
+use crate::base::Secret;
 use crate::error::{Error, Reason, RpcError};
 use crate::mcp::era::Frame;
 use crate::mcp::headers::SESSION;
@@ -152,6 +153,28 @@ impl Http {
     pub fn set_version(&self, version: &str) {
         *self.version.write().unwrap_or_else(PoisonError::into_inner) =
             HeaderValue::try_from(version).ok();
+    }
+
+    /// Goes on with a session that an earlier run of the daemon agreed on.
+    pub fn resume_session(&self, id: &Secret<String>, version: &str) {
+        let session = HeaderValue::try_from(id.expose()).ok().map(|mut id| {
+            id.set_sensitive(true);
+            id
+        });
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        self.set_version(version);
+    }
+
+    /// The id of the session, if the server gave one.
+    #[must_use]
+    pub fn session_id(&self) -> Option<Secret<String>> {
+        let session = self.session()?;
+        Some(Secret::new(session.to_str().ok()?.to_owned()))
+    }
+
+    /// Leaves the session to a later run of the daemon: [`close`](Self::close) no longer ends it.
+    pub(super) fn leave_session(&self) {
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn session(&self) -> Option<HeaderValue> {
@@ -295,7 +318,13 @@ impl Http {
         if let Some(version) = version {
             request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
         }
-        let _ = tokio::time::timeout(self.close_grace, request.send()).await;
+        let ended = tokio::time::timeout(self.close_grace, request.send()).await;
+        let outcome = match &ended {
+            Ok(Ok(response)) => response.status().to_string(),
+            Ok(Err(error)) => root_cause(error),
+            Err(_) => format!("no answer within {:?}", self.close_grace),
+        };
+        tracing::debug!(outcome, "ended the session");
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -356,14 +385,17 @@ impl Http {
         let body = body
             .unwrap_or_else(|_| Ok(Bytes::new()))
             .unwrap_or_default();
-        let rpc = match protocol::parse(&body) {
+        let (rpc, answers) = match protocol::parse(&body) {
             Ok(Message::Response {
                 outcome: Err(error),
-                ..
-            }) => Some(error),
-            _ => None,
+                id,
+            }) => (Some(error), id.is_some()),
+            _ => (None, false),
         };
-        let session_gone = had_session && status == StatusCode::NOT_FOUND;
+        let session_doubtful = had_session && status == StatusCode::BAD_REQUEST && !answers;
+        // Some servers say 401 for a session that they have forgotten. Whether it is that, a new handshake shows.
+        let session_gone =
+            had_session && matches!(status, StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED);
         let error = refusal_error(&self.shown, status, rpc.as_ref(), &body, session_gone);
         // A gateway's 5xx does not tell whether the server behind it has seen the request.
         let sent = if status.is_server_error() {
@@ -378,6 +410,7 @@ impl Http {
                 status: status.as_u16(),
                 rpc,
                 session_gone,
+                session_doubtful,
             }),
         }
     }
@@ -424,7 +457,7 @@ fn refusal_error(
     session_gone: bool,
 ) -> Error {
     let fact = |error: Error| error.with("http_status", status.as_u16().to_string());
-    if status == StatusCode::UNAUTHORIZED {
+    if status == StatusCode::UNAUTHORIZED && !session_gone {
         return fact(Error::new(
             Reason::SignInRequired,
             format!(

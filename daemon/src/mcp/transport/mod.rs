@@ -81,6 +81,8 @@ pub struct Refusal {
     pub rpc: Option<RpcError>,
     /// The request carried a session id and the server no longer knows it.
     pub session_gone: bool,
+    /// The same may be so: the request carried a session id, and it was refused with 400 before it was looked at.
+    pub session_doubtful: bool,
 }
 
 /// A live way to a server.
@@ -171,6 +173,14 @@ impl Transport {
             Self::HttpSse(sse) => sse.ended().await,
             Self::Stdio(stdio) => stdio.ended().await,
             Self::UnixLines(unix) => unix.ended().await,
+        }
+    }
+
+    /// Lets a session outlive this transport. A process ends with it all the same.
+    pub fn leave_session(&self) {
+        match self {
+            Self::Http(http) => http.leave_session(),
+            Self::HttpSse(_) | Self::Stdio(_) | Self::UnixLines(_) => {}
         }
     }
 

@@ -134,11 +134,10 @@ impl Stdio {
         tasks.spawn(until(gone.clone(), keep_tail(stderr, Arc::clone(&shared))));
         tasks.spawn(lines::write(stdin, to_write, hang_up.clone()));
         let (reading, answers) = (Arc::clone(&shared), outbox.clone());
-        let reader = async move {
+        tasks.spawn(until(gone.clone(), async move {
             lines::read(stdout, Arc::clone(&reading.pending), inbound, answers).await;
             reading.drained.cancel();
-        };
-        tasks.spawn(until(gone.clone(), reader));
+        }));
         tasks.spawn(reap(
             child,
             Arc::clone(&shared),

@@ -67,6 +67,78 @@ async fn everything_is_there_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_session_is_kept_sealed_for_its_server_and_settings_only() {
+    let root = TempDir::new().unwrap();
+    let config = config(&root);
+    let session = Session {
+        id: Secret::new("very-secret-session".to_owned()),
+        version: "2025-11-25".to_owned(),
+        hello: "{}".to_owned(),
+    };
+    let (store, _) = open(&config);
+    for id in [
+        "same",
+        "renamed",
+        "changed",
+        "moved",
+        "removed",
+        "forgotten",
+    ] {
+        let put = store.put_server(record(id), ServerStatus::default()).await;
+        put.unwrap();
+        let kept = store.set_session(key(id), Some(session.clone())).await;
+        kept.unwrap();
+    }
+    // A late report brings nothing back.
+    store
+        .set_session(key("nobody"), Some(session.clone()))
+        .await
+        .unwrap();
+    let before = *store.head().borrow();
+    store.set_session(key("forgotten"), None).await.unwrap();
+    assert_eq!(
+        *store.head().borrow(),
+        before,
+        "apps never hear of sessions"
+    );
+    let mut again = record("same");
+    again.connect = false;
+    let mut changed = record("changed");
+    changed.generation += 1;
+    for record in [again, changed] {
+        store
+            .put_server(record, ServerStatus::default())
+            .await
+            .unwrap();
+    }
+    let target = record("target");
+    store
+        .rename_server(key("renamed"), target, ServerStatus::default())
+        .await
+        .unwrap();
+    store.remove_server(key("removed")).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    for file in std::fs::read_dir(&config.data_dir).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        let needle = b"very-secret-session";
+        assert!(!bytes.windows(needle.len()).any(|part| part == needle));
+    }
+    // A blob that was copied to another row does not open there.
+    raw(&config.data_dir)
+        .execute_batch(
+            "UPDATE sessions SET sealed = (SELECT sealed FROM sessions WHERE server_id = 'same')
+             WHERE server_id = 'moved'",
+        )
+        .unwrap();
+    let (_store, records) = open(&config);
+    for record in records {
+        let wanted = (record.key == key("same")).then_some(&session);
+        assert_eq!(record.session.as_ref(), wanted, "{}", record.key);
+    }
+}
+
+#[tokio::test]
 async fn a_killed_daemon_keeps_what_was_acknowledged() {
     let root = TempDir::new().unwrap();
     let config = config(&root);
@@ -302,10 +374,13 @@ async fn a_newer_schema_is_refused() {
     let config = config(&root);
     drop(open(&config));
     raw(&config.data_dir)
-        .execute_batch("PRAGMA user_version = 2")
+        .execute_batch("PRAGMA user_version = 900")
         .unwrap();
     let refused = Store::open(config.clone()).err().unwrap();
-    assert!(refused.message().contains("schema version 2"), "{refused}");
+    assert!(
+        refused.message().contains("schema version 900"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
