@@ -6,11 +6,11 @@
 pub mod catalogue;
 pub mod install;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Command;
 
 use crate::process::Group;
@@ -71,7 +71,7 @@ impl HttpPeer {
     pub async fn start(path: &str, command: impl Fn(u16) -> CommandLine) -> Self {
         let mut last = String::new();
         for _ in 0..3 {
-            let port = free_port();
+            let (port, _reserved) = reserve_port();
             match Self::start_at(path, port, &command(port)).await {
                 Ok(peer) => return peer,
                 Err(problem) => last = problem,
@@ -117,8 +117,13 @@ impl HttpPeer {
     }
 }
 
-/// A port of the loopback interface that was free a moment ago.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind a port");
-    listener.local_addr().expect("the bound address").port()
+/// A port of the loopback interface that the system gives to nobody who asks for any, for as long as the socket is held. A
+/// server that asks for this one gets it.
+fn reserve_port() -> (u16, TcpSocket) {
+    let socket = TcpSocket::new_v4().expect("make a socket");
+    socket.set_reuseaddr(true).expect("share the port");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(any).expect("bind a port");
+    let port = socket.local_addr().expect("the bound address").port();
+    (port, socket)
 }
