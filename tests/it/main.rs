@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, reads the clock and owns its tasks"
 )]
 
+mod answers;
 mod bad_input;
 mod calls;
 mod cancel;
@@ -20,4 +21,5 @@ mod questions;
 mod reflection;
 mod servers;
 mod sessions;
+mod streams;
 mod updates;

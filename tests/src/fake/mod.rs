@@ -4,7 +4,6 @@
 //! [`FakeMcp::on`], reads what arrived with [`FakeMcp::seen`] or awaits it with [`FakeMcp::wait`].
 
 use std::collections::{HashMap, HashSet};
-use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -27,14 +26,17 @@ use crate::json::{lenient, raw_member};
 use crate::wait::within;
 
 mod defaults;
+pub mod wire;
 
 /// Newest version of the modern era.
 pub const MODERN: &str = "2026-07-28";
 /// Newest version of the legacy era.
 pub const LEGACY: &str = "2025-11-25";
 
-type Body = UnsyncBoxBody<Bytes, Infallible>;
+type Body = UnsyncBoxBody<Bytes, Dropped>;
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// Writes a body.
+pub type Write = Box<dyn FnOnce(SseWriter) -> Pending<()> + Send>;
 type Hook = Arc<dyn Fn(Seen) -> Pending<Reply> + Send + Sync>;
 
 /// A request as it arrived.
@@ -107,7 +109,9 @@ pub enum Reply {
     /// An event stream, step by step; it is closed after the last one.
     Sse(Vec<Step>),
     /// An event stream that a task writes; see [`stream`].
-    Stream(Box<dyn FnOnce(SseWriter) -> Pending<()> + Send>),
+    Stream(Write),
+    /// Any HTTP answer whose body a task writes; see [`body`].
+    Body(u16, Vec<(&'static str, String)>, Write),
     /// No answer ever.
     Hang,
     /// The TCP connection is dropped.
@@ -121,7 +125,9 @@ pub enum Step {
     /// The JSON-RPC result of the request.
     Result(Value),
     /// Anything at all, byte for byte.
-    Bytes(String),
+    Bytes(Bytes),
+    /// The connection is dropped.
+    Reset,
     /// A pause.
     Pause(Duration),
     /// Nothing more, without closing.
@@ -137,11 +143,27 @@ where
     Reply::Stream(Box::new(|writer| Box::pin(write(writer))))
 }
 
+/// Makes [`Reply::Body`] from an async closure.
+pub fn body<F, Fut>(status: u16, headers: &[(&'static str, &str)], write: F) -> Reply
+where
+    F: FnOnce(SseWriter) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let headers = headers
+        .iter()
+        .map(|(name, value)| (*name, (*value).to_owned()));
+    Reply::Body(
+        status,
+        headers.collect(),
+        Box::new(|writer| Box::pin(write(writer))),
+    )
+}
+
 /// The sending end of an event stream.
 #[derive(Clone)]
 pub struct SseWriter {
     id: Value,
-    sender: mpsc::Sender<Bytes>,
+    sender: mpsc::Sender<Result<Bytes, Dropped>>,
 }
 
 impl SseWriter {
@@ -158,9 +180,19 @@ impl SseWriter {
     }
 
     /// Sends any bytes.
-    pub async fn bytes(&self, text: String) {
+    pub async fn bytes(&self, bytes: impl Into<Bytes>) {
         // A reader that is gone is what some tests are about.
-        let _gone = self.sender.send(text.into()).await;
+        let _gone = self.sender.send(Ok(bytes.into())).await;
+    }
+
+    /// Sends the same again and again until the reader is gone.
+    pub async fn flood(&self, bytes: Bytes) {
+        while self.sender.send(Ok(bytes.clone())).await.is_ok() {}
+    }
+
+    /// Drops the connection.
+    pub async fn reset(&self) {
+        let _gone = self.sender.send(Err(Dropped)).await;
     }
 
     /// Waits until the reader is gone.
@@ -450,7 +482,7 @@ async fn serve(listener: TcpListener, inner: Arc<Inner>) {
 
 /// The error that makes hyper drop a connection.
 #[derive(Debug)]
-struct Dropped;
+pub struct Dropped;
 
 impl std::fmt::Display for Dropped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -533,8 +565,8 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
     let id = seen.json["id"].clone();
     let respond = |watch: Watch, text: String| {
         if inner.traits.sse && !seen.method().is_empty() {
-            let steps = vec![Step::Bytes(format!("data: {text}\n\n"))];
-            event_stream(&id, watch, |writer| Box::pin(play(writer, steps)))
+            let steps = vec![Step::Bytes(format!("data: {text}\n\n").into())];
+            event_stream(&id, watch, play(steps))
         } else {
             watch.end(true);
             plain(
@@ -568,8 +600,13 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
             watch.end(true);
             plain(status, &headers, body)
         }
-        Reply::Sse(steps) => event_stream(&id, watch, |writer| Box::pin(play(writer, steps))),
+        Reply::Sse(steps) => event_stream(&id, watch, play(steps)),
         Reply::Stream(write) => event_stream(&id, watch, write),
+        Reply::Body(status, headers, write) => {
+            let mut response = plain(status, &headers, Bytes::new());
+            *response.body_mut() = written(&id, watch, write);
+            response
+        }
         Reply::Hang => std::future::pending().await,
         Reply::Reset => {
             watch.end(true);
@@ -592,14 +629,19 @@ fn plain(status: u16, headers: &[(&'static str, String)], body: Bytes) -> Respon
     for (name, value) in headers {
         response = response.header(*name, value);
     }
-    response.body(Full::new(body).boxed_unsync()).unwrap()
+    let body = Full::new(body).map_err(|never| match never {});
+    response.body(body.boxed_unsync()).unwrap()
 }
 
-fn event_stream(
-    id: &Value,
-    watch: Watch,
-    write: impl FnOnce(SseWriter) -> Pending<()>,
-) -> Response<Body> {
+fn event_stream(id: &Value, watch: Watch, write: Write) -> Response<Body> {
+    Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(written(id, watch, write))
+        .unwrap()
+}
+
+/// A body that a task writes.
+fn written(id: &Value, watch: Watch, write: Write) -> Body {
     let (sender, receiver) = mpsc::channel(16);
     let reader = sender.clone();
     let mut writing = write(SseWriter {
@@ -615,21 +657,23 @@ fn event_stream(
             }
         }
     });
-    let frames = ReceiverStream::new(receiver).map(|bytes| Ok(Frame::data(bytes)));
-    Response::builder()
-        .header("content-type", "text/event-stream")
-        .body(StreamBody::new(frames).boxed_unsync())
-        .unwrap()
+    let frames = ReceiverStream::new(receiver).map(|bytes| bytes.map(Frame::data));
+    StreamBody::new(frames).boxed_unsync()
 }
 
-async fn play(writer: SseWriter, steps: Vec<Step>) {
-    for step in steps {
-        match step {
-            Step::Message(message) => writer.message(&message).await,
-            Step::Result(result) => writer.result(result).await,
-            Step::Bytes(text) => writer.bytes(text).await,
-            Step::Pause(pause) => tokio::time::sleep(pause).await,
-            Step::Hang => writer.closed().await,
-        }
-    }
+fn play(steps: Vec<Step>) -> Write {
+    Box::new(|writer| {
+        Box::pin(async move {
+            for step in steps {
+                match step {
+                    Step::Message(message) => writer.message(&message).await,
+                    Step::Result(result) => writer.result(result).await,
+                    Step::Bytes(bytes) => writer.bytes(bytes).await,
+                    Step::Reset => writer.reset().await,
+                    Step::Pause(pause) => tokio::time::sleep(pause).await,
+                    Step::Hang => writer.closed().await,
+                }
+            }
+        })
+    })
 }
