@@ -13,6 +13,7 @@ mod bad_input;
 mod calls;
 mod cancel;
 mod crash;
+mod eras;
 mod harness;
 mod lifecycle;
 mod listings;

@@ -27,6 +27,8 @@ pub enum StdioFault {
     Garbage(Vec<String>),
     /// Does not answer `server/discover`.
     SwallowDiscover,
+    /// Ends on `server/discover`.
+    ExitOnDiscover,
     /// Answers `server/discover` with this error code.
     RefuseDiscover(i64),
     /// Writes this many kilobytes to standard error before it reads anything.
@@ -79,6 +81,7 @@ impl Script {
 }
 
 struct Server {
+    over: bool,
     script: Script,
     out: std::io::Stdout,
     input: std::io::Lines<std::io::StdinLock<'static>>,
@@ -119,6 +122,7 @@ pub fn main() {
         }
     }
     let server = Server {
+        over: false,
         script,
         out: std::io::stdout(),
         input: std::io::stdin().lock().lines(),
@@ -137,7 +141,9 @@ fn append(file: &str, line: &str) {
 
 impl Server {
     fn run(mut self) {
-        while let Some(Ok(line)) = self.input.next() {
+        while !self.over
+            && let Some(Ok(line)) = self.input.next()
+        {
             self.receive(&line);
         }
     }
@@ -173,6 +179,10 @@ impl Server {
     fn answer(&mut self, message: &Value, line: &str) {
         let method = message["method"].as_str().unwrap_or_default();
         if method == "server/discover" && self.has(&StdioFault::SwallowDiscover) {
+            return;
+        }
+        if method == "server/discover" && self.has(&StdioFault::ExitOnDiscover) {
+            self.over = true;
             return;
         }
         let outcome = match method {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{Inner, LEGACY, MODERN, Reply, Seen, stream};
+use super::{Inner, MODERN, Reply, Seen, stream};
 
 const META: &str = "io.modelcontextprotocol";
 
@@ -45,7 +45,7 @@ pub(super) fn reply(inner: &Arc<Inner>, seen: &Seen) -> Reply {
         }),
         "subscriptions/listen" => return listen(inner, Some(seen)),
         "initialize" => json!({
-            "protocolVersion": LEGACY,
+            "protocolVersion": inner.traits.version,
             "capabilities": capabilities(inner),
             "instructions": "a fake",
             "serverInfo": {"name": "fake", "version": "1.0"},

@@ -23,7 +23,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::json::{lenient, raw_member};
-use crate::wait::within;
+use crate::wait::{PATIENCE, eventually, within};
 
 mod defaults;
 pub mod wire;
@@ -208,6 +208,7 @@ struct Traits {
     sse: bool,
     sessions: bool,
     offer_stream: bool,
+    version: &'static str,
 }
 
 struct Inner {
@@ -253,6 +254,7 @@ impl Builder {
                 sse: false,
                 sessions: !modern,
                 offer_stream: true,
+                version: if modern { MODERN } else { LEGACY },
             },
             hooks: Mutex::default(),
             lists: Mutex::default(),
@@ -273,6 +275,13 @@ impl Builder {
     #[must_use]
     pub fn sse(mut self) -> Self {
         self.inner.traits.sse = true;
+        self
+    }
+
+    /// Speaks this version (legacy).
+    #[must_use]
+    pub fn version(mut self, version: &'static str) -> Self {
+        self.inner.traits.version = version;
         self
     }
 
@@ -313,7 +322,11 @@ impl Builder {
 
     /// Starts the server on a free port of the loopback interface.
     pub async fn start(self) -> FakeMcp {
-        let listener = TcpListener::bind(self.addr).await.expect("bind a port");
+        // An earlier fake at the same address may still be on its way out.
+        let listener = eventually("the port", PATIENCE, async || {
+            TcpListener::bind(self.addr).await.ok()
+        });
+        let listener = listener.await;
         let addr = listener.local_addr().expect("the bound address");
         let inner = Arc::new(self.inner);
         let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
