@@ -141,6 +141,26 @@ impl<T: Zeroize> Secret<T> {
     }
 }
 
+impl Secret<String> {
+    /// Length in bytes; says nothing else.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it holds a NUL character, which no header and no environment variable can.
+    #[must_use]
+    pub fn has_nul(&self) -> bool {
+        self.0.contains('\0')
+    }
+}
+
 impl<T: Zeroize> fmt::Debug for Secret<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")

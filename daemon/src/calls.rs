@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub use crate::mcp::link::CallEvent;
+pub use crate::mcp::subscriptions::{Follower, Told};
 
 use crate::base::{CallId, Deadline, Namespace};
 use crate::catalog::Catalog;
@@ -19,7 +20,6 @@ use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
 use crate::mcp::link::{CallOptions, Link, Repeat};
 use crate::mcp::protocol::{RawJson, method};
-use crate::model::status::TransportKind;
 use crate::registry::{Registry, Server};
 
 /// Which tool.
@@ -188,6 +188,32 @@ impl Calls {
         call.invoke(&server, build).await
     }
 
+    /// Follows a resource: whoever holds the result is told of its updates, over every connection of the server.
+    ///
+    /// # Errors
+    /// Why the server cannot be used now; `NOT_SUPPORTED` if it announces no updates.
+    pub async fn follow(
+        &self,
+        namespace: &Namespace,
+        server_id: &str,
+        uri: &str,
+        deadline: Deadline,
+    ) -> Result<(Server, Follower)> {
+        let server = self.registry.get(namespace, server_id)?;
+        let (link, _) = server.handle.link(deadline).await?;
+        if !link.peer.has_flag("resources", "subscribe") {
+            return Err(Error::new(
+                Reason::NotSupported,
+                format!(
+                    "server `{}` does not announce updates of resources",
+                    server.record.key.id
+                ),
+            ));
+        }
+        let follower = server.handle.subscriptions().follow(uri);
+        Ok((server, follower))
+    }
+
     /// Fills a prompt. Dropping the future cancels the call at the server.
     ///
     /// # Errors
@@ -283,7 +309,7 @@ impl ToolCall {
                 Request::new(method::TOOLS_CALL).param("name", RawJson::encode(&self.tool));
             if let Some(arguments) = &self.arguments {
                 request = request.param("arguments", arguments.clone());
-                let over_http = link.transport_kind() == TransportKind::StreamableHttp;
+                let over_http = link.over_streamable_http();
                 if let Some(tool) = tool.filter(|_| over_http) {
                     request.param_headers = param_headers(&tool.param_headers, arguments);
                 }

@@ -145,6 +145,8 @@ pub struct PolicyConfig {
     /// Whether private networks may be connected to: 10/8, 172.16/12, 192.168/16, 100.64/10, fc00::/7. Default false.
     /// Link-local addresses stay blocked.
     pub allow_private: bool,
+    /// Whether Unix sockets of this host may be connected to, with the daemon's rights. Default true.
+    pub allow_unix_sockets: bool,
     /// Exceptions from the built-in ranges: addresses, CIDR networks, host names or `*.` and a domain. At most 1,000.
     /// A host name lets that name resolve to any address outside `block`.
     pub allow: Vec<HostRule>,
@@ -254,6 +256,7 @@ impl Default for PolicyConfig {
     fn default() -> Self {
         Self {
             allow_loopback: true,
+            allow_unix_sockets: true,
             allow_private: false,
             allow: Vec::new(),
             block: Vec::new(),

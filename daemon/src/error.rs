@@ -253,6 +253,20 @@ impl Error {
         self
     }
 
+    /// The same error with every text that may come from outside passed through `change`.
+    #[must_use]
+    pub fn map_texts(mut self, change: impl Fn(&str) -> String) -> Self {
+        self.0.message = change(&self.0.message);
+        for (_, value) in &mut self.0.facts {
+            *value = change(value);
+        }
+        if let Some(rpc) = &mut self.0.rpc {
+            rpc.message = change(&rpc.message);
+            rpc.data = rpc.data.take().map(|data| change(&data));
+        }
+        self
+    }
+
     /// The reason code.
     #[must_use]
     pub fn reason(&self) -> Reason {
@@ -282,6 +296,14 @@ impl Error {
     #[must_use]
     pub fn facts(&self) -> &[(&'static str, String)] {
         &self.0.facts
+    }
+
+    /// The HTTP status behind it: the fact `http_status`.
+    #[must_use]
+    pub fn http_status(&self) -> Option<u16> {
+        let mut facts = self.0.facts.iter();
+        let (_, status) = facts.find(|(key, _)| *key == "http_status")?;
+        status.parse().ok()
     }
 
     /// When another attempt makes sense.

@@ -135,6 +135,7 @@ impl Daemon {
         let options = ServeOptions {
             connections: self.config.limits.connections,
             drain: self.config.timeouts.drain,
+            message_bytes: self.config.limits.grpc_message_bytes,
         };
         let serving = serve(
             self.bound.listener,
@@ -146,7 +147,11 @@ impl Daemon {
         self.health.serving().await;
         systemd::watchdog(&self.tracker, end.clone());
         systemd::ready("serving");
-        tracing::info!(socket = %self.config.socket.path.display(), "ready");
+        if let Some(socket) = self.bound.file.path() {
+            tracing::info!(socket = %socket.display(), "ready");
+        } else {
+            tracing::info!("ready on the socket of the service manager");
+        }
 
         let draining = async {
             shutdown.cancelled().await;

@@ -83,6 +83,21 @@ impl Policy {
         }
     }
 
+    /// Checks whether a Unix socket may be connected to.
+    ///
+    /// # Errors
+    /// DESTINATION_BLOCKED, with the facts `host` and `rule`.
+    pub fn check_socket(&self, path: &str) -> Result<()> {
+        if self.0.allow_unix_sockets {
+            return Ok(());
+        }
+        Err(blocked(
+            path,
+            "Unix socket",
+            "the operator allows Unix sockets with policy.allow_unix_sockets",
+        ))
+    }
+
     /// Judges one address that a host name does not speak for.
     ///
     /// # Errors

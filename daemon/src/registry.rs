@@ -10,11 +10,11 @@ use tokio_util::task::TaskTracker;
 use crate::base::{Clock, Namespace, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::connection::{Ack, Handle, Live, not_usable};
-use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS};
+use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS, era_of};
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::http::custom_headers;
-use crate::model::spec::{MAX_ID, ServerSpec, TransportSpec, normalize_id, short_hash};
-use crate::model::status::{ConnectionState, ServerRecord, ServerStatus, ServerView};
+use crate::model::spec::{HttpMode, MAX_ID, ServerSpec, TransportSpec, normalize_id, short_hash};
+use crate::model::status::{ConnectionState, Era, ServerRecord, ServerStatus, ServerView};
 use crate::model::validate::check_spec;
 use crate::store::Store;
 
@@ -239,11 +239,29 @@ impl Registry {
         }
     }
 
-    /// Registers a server, or finds the one that it is already (rows A2, A3, A5).
+    /// Makes a change in a task of its own: a caller that goes away must not leave it half made.
+    async fn complete<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let change = self.0.tasks.spawn(change);
+        change
+            .await
+            .unwrap_or_else(|cause| Err(Error::internal(format!("a change failed: {cause}"))))
+    }
+
+    /// Registers a server, or finds the one that it is already (rows A2, A3, A5). Once begun it is completed, even if
+    /// the future is dropped; so are the other changes.
     ///
     /// # Errors
     /// `INVALID_FIELD`, `DESTINATION_BLOCKED`, `SERVER_ID_TAKEN`, `TOO_MANY`; nothing is registered then.
     pub async fn add(&self, new: NewServer) -> Result<(Server, Outcome)> {
+        let registry = self.clone();
+        self.complete(async move { registry.add_now(new).await })
+            .await
+    }
+
+    async fn add_now(&self, new: NewServer) -> Result<(Server, Outcome)> {
         self.check(&new.spec)?;
         let changes = self.0.changes.lock().await;
         let wanted = new.wanted_id.as_deref().map(normalize_id);
@@ -402,6 +420,7 @@ impl Registry {
             .store
             .rename_server(old.clone(), record.clone(), status)
             .await?;
+        // Carried out before whatever follows on the same handle; nobody waits for it here.
         let handle = server.handle.rename(record.key.clone()).await;
         let migrated = Server {
             record: Arc::new(record),
@@ -438,6 +457,18 @@ impl Registry {
     /// `ETAG_MISMATCH`, what `change` returns, and as [`Registry::add`].
     pub async fn update(
         &self,
+        namespace: Namespace,
+        id: String,
+        etag: String,
+        change: impl FnOnce(&mut ServerSpec) -> Result<()> + Send + 'static,
+    ) -> Result<Server> {
+        let registry = self.clone();
+        self.complete(async move { registry.update_now(&namespace, &id, &etag, change).await })
+            .await
+    }
+
+    async fn update_now(
+        &self,
         namespace: &Namespace,
         id: &str,
         etag: &str,
@@ -468,7 +499,13 @@ impl Registry {
     ///
     /// # Errors
     /// `SERVER_NOT_FOUND`, `ETAG_MISMATCH`.
-    pub async fn remove(&self, namespace: &Namespace, id: &str, etag: &str) -> Result<()> {
+    pub async fn remove(&self, namespace: Namespace, id: String, etag: String) -> Result<()> {
+        let registry = self.clone();
+        self.complete(async move { registry.remove_now(&namespace, &id, &etag).await })
+            .await
+    }
+
+    async fn remove_now(&self, namespace: &Namespace, id: &str, etag: &str) -> Result<()> {
         let changes = self.0.changes.lock().await;
         let server = self.get(namespace, id)?;
         check_etag(&server.record, etag)?;
@@ -500,6 +537,12 @@ impl Registry {
     }
 
     async fn want(&self, namespace: &Namespace, id: &str, connect: bool) -> Result<Server> {
+        let (registry, namespace, id) = (self.clone(), namespace.clone(), id.to_owned());
+        self.complete(async move { registry.want_now(&namespace, &id, connect).await })
+            .await
+    }
+
+    async fn want_now(&self, namespace: &Namespace, id: &str, connect: bool) -> Result<Server> {
         let changes = self.0.changes.lock().await;
         let mut server = self.get(namespace, id)?;
         let ack = if server.record.connect == connect {
@@ -529,7 +572,8 @@ impl Registry {
         check_spec(spec, &versions)?;
         match &spec.transport {
             TransportSpec::Http(http) => {
-                custom_headers(http)?;
+                custom_headers(&http.headers, "spec.http.headers")?;
+                check_pin(spec)?;
                 self.0.dialer.policy.check_url(&http.url)
             }
             TransportSpec::Stdio(_) if !self.0.dialer.settings.stdio_enabled => Err(Error::new(
@@ -537,6 +581,10 @@ impl Registry {
                 "servers that are child processes are switched off; the operator allows them with stdio.enabled",
             )),
             TransportSpec::Stdio(_) => Ok(()),
+            TransportSpec::UnixSocket(socket) => {
+                custom_headers(&socket.headers, "spec.unix_socket.headers")?;
+                self.0.dialer.policy.check_socket(&socket.path)
+            }
         }
     }
 
@@ -553,6 +601,21 @@ impl Registry {
             }
             salt.push('+');
         }
+    }
+}
+
+/// A transport that only legacy versions have cannot be pinned to another.
+fn check_pin(spec: &ServerSpec) -> Result<()> {
+    match &spec.protocol_version {
+        Some(pin)
+            if spec.http_mode() == Some(HttpMode::Sse) && era_of(pin) != Some(Era::Legacy) =>
+        {
+            Err(Error::invalid(
+                "spec.protocol_version",
+                format!("HTTP+SSE has no version `{pin}`; pin one of {LEGACY_VERSIONS:?}, or none"),
+            ))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -606,6 +669,7 @@ fn shown_target(spec: &ServerSpec) -> String {
     match &spec.transport {
         TransportSpec::Http(http) => format!("`{}`", http.url),
         TransportSpec::Stdio(stdio) => format!("command `{}`", stdio.command),
+        TransportSpec::UnixSocket(socket) => format!("socket `{}`", socket.path),
     }
 }
 

@@ -1,10 +1,10 @@
-//! Answers as they are on the wire: media types, framing, chunk borders, compression, oddities of HTTP, limits.
+//! Answers as they are on the proxy: media types, framing, chunk borders, compression, oddities of HTTP, limits.
 
 use std::io::Write as _;
 
 use bytes::Bytes;
 use http::Method;
-use mcp_sidecar_tests::fake::wire::Wire;
+use mcp_sidecar_tests::fake::proxy::Proxy;
 use mcp_sidecar_tests::fake::{body, stream};
 use mcp_sidecar_tests::prelude::*;
 use tokio::io::AsyncWriteExt as _;
@@ -260,9 +260,9 @@ async fn b16_oddities_of_http_are_understood() {
     let json = "content-type: application/json\r\n";
     one_and_two(async |stage| {
         let fake = FakeMcp::echo(true).await;
-        let wire = Wire::before(&fake).await;
-        stage.add_http(&wire.url()).await;
-        wire.reply("tools/call", move |call| {
+        let proxy = Proxy::before(&fake).await;
+        stage.add_http(&proxy.url()).await;
+        proxy.reply("tools/call", move |call| {
             let text = call.answer(DONE);
             let (one, two) = text.split_at(10);
             let chunks = format!(
@@ -276,9 +276,9 @@ async fn b16_oddities_of_http_are_understood() {
             )
         });
         all_done(&stage, "chunks and trailers").await;
-        wire.reply("tools/call", move |call| http(json, &call.answer(DONE)));
+        proxy.reply("tools/call", move |call| http(json, &call.answer(DONE)));
         all_done(&stage, "a body up to the end of the connection").await;
-        wire.reply("tools/call", move |call| {
+        proxy.reply("tools/call", move |call| {
             let early =
                 "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n";
             [early.as_bytes(), &http(json, &call.answer(DONE))].concat()
@@ -292,8 +292,8 @@ async fn b16_oddities_of_http_are_understood() {
 async fn b16_broken_http_ends_the_call_at_once() {
     one_and_two(async |stage| {
         let fake = FakeMcp::echo(true).await;
-        let wire = Wire::before(&fake).await;
-        stage.add_http(&wire.url()).await;
+        let proxy = Proxy::before(&fake).await;
+        stage.add_http(&proxy.url()).await;
         let long = "y".repeat(2 << 20);
         let many = "x-many: y\r\n".repeat(5000);
         let broken: [(&str, String); 6] = [
@@ -314,10 +314,10 @@ async fn b16_broken_http_ends_the_call_at_once() {
             ("many headers", format!("HTTP/1.1 200 OK\r\n{many}\r\n")),
         ];
         for (name, bytes) in broken {
-            wire.reply("tools/call", move |_| bytes.clone().into_bytes());
+            proxy.reply("tools/call", move |_| bytes.clone().into_bytes());
             all_unknown(&stage, name).await;
         }
-        wire.reset("tools/call");
+        proxy.reset("tools/call");
         for outcome in calls(&stage).await {
             outcome.unwrap();
         }
@@ -329,8 +329,8 @@ async fn b16_broken_http_ends_the_call_at_once() {
 async fn b16_an_answer_that_trickles_ends_in_time_and_holds_up_nobody() {
     one_and_two(async |stage| {
         let fake = FakeMcp::echo(true).await;
-        let wire = Wire::before(&fake).await;
-        stage.add_http(&wire.url()).await;
+        let proxy = Proxy::before(&fake).await;
+        stage.add_http(&proxy.url()).await;
         let well = FakeMcp::echo(true).await;
         stage.add("well", http_spec("Well", &well.url())).await;
         let starts = [
@@ -342,7 +342,7 @@ async fn b16_an_answer_that_trickles_ends_in_time_and_holds_up_nobody() {
         ];
         let patience = millis(300);
         for (start, refused) in starts.into_iter().zip([false, false, false, false, true]) {
-            wire.on("tools/call", move |_, mut stream| async move {
+            proxy.on("tools/call", move |_, mut stream| async move {
                 let mut sent = stream.write_all(start.as_bytes()).await;
                 while sent.is_ok() {
                     tokio::time::sleep(Duration::from_millis(5)).await;

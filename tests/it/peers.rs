@@ -95,8 +95,9 @@ async fn story(target: impl Into<Target>, expected: Expected) {
     };
     assert_eq!(status.era(), era);
     assert_eq!(status.protocol_version, version);
-    let transport = match target {
+    let transport = match &target {
         Target::Stdio(_) => v1::TransportKind::Stdio,
+        Target::Http(peer) if peer.url.ends_with("/sse") => v1::TransportKind::Sse,
         Target::Http(_) => v1::TransportKind::StreamableHttp,
     };
     assert_eq!(status.transport(), transport);
@@ -303,6 +304,10 @@ peers! {
     py2_http_stateless: catalogue::py2_http("http-stateless"), py2(None);
     fastmcp_stdio: catalogue::fastmcp_stdio(), fastmcp();
     fastmcp_http: catalogue::fastmcp_http(), fastmcp();
+    everything_sse: catalogue::everything_sse(), everything();
+    py1_sse: catalogue::py1_http("sse"), py1();
+    py2_sse: catalogue::py2_http("sse"), Expected { modern: false, ..py2(None) };
+    fastmcp_sse: catalogue::fastmcp_sse(), Expected { modern: false, ..fastmcp() };
     time: catalogue::time(), Expected::new(
         true,
         "mcp-time",

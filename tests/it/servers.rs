@@ -392,10 +392,10 @@ fn any_wanted_id_becomes_a_valid_one_that_stays() {
 async fn a_server_that_is_being_dialled_can_be_given_a_stable_id() {
     let mut daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
-    let fake = FakeMcp::echo(false).await;
+    let fake = FakeMcp::echo(true).await;
     let old = app.add_http("Fake", &fake.url()).await;
     let (open, gate) = tokio::sync::watch::channel(false);
-    fake.on("initialize", move |_| {
+    fake.on("server/discover", move |_| {
         let mut gate = gate.clone();
         async move {
             gate.wait_for(|open| *open).await.unwrap();
@@ -405,8 +405,8 @@ async fn a_server_that_is_being_dialled_can_be_given_a_stable_id() {
     let before = fake.seen().len();
     daemon.restart().await;
     let app = daemon.clients().await;
-    fake.wait("the handshake of the restart", |seen| {
-        seen.method() == "initialize" && seen.index >= before
+    fake.wait("the dial of the restart", |seen| {
+        seen.method() == "server/discover" && seen.index >= before
     })
     .await;
     let renaming = tokio::spawn({

@@ -420,8 +420,31 @@ pub fn http_spec(name: &str, url: &str) -> ServerSpec {
         name: name.to_owned(),
         transport: Some(v1::server_spec::Transport::Http(v1::HttpTransport {
             url: url.to_owned(),
-            headers: Vec::new(),
+            ..Default::default()
         })),
+        ..Default::default()
+    }
+}
+
+/// Settings of a server at a URL that speaks one HTTP transport.
+pub fn http_spec_as(name: &str, url: &str, mode: v1::HttpMode) -> ServerSpec {
+    let mut spec = http_spec(name, url);
+    if let Some(v1::server_spec::Transport::Http(http)) = &mut spec.transport {
+        http.mode = mode.into();
+    }
+    spec
+}
+
+/// Settings of a server on a Unix socket.
+pub fn socket_spec(name: &str, path: &Path, protocol: v1::UnixSocketProtocol) -> ServerSpec {
+    let socket = v1::UnixSocketTransport {
+        path: path.to_str().expect("a path is UTF-8").to_owned(),
+        protocol: protocol.into(),
+        ..Default::default()
+    };
+    ServerSpec {
+        name: name.to_owned(),
+        transport: Some(v1::server_spec::Transport::UnixSocket(socket)),
         ..Default::default()
     }
 }

@@ -41,6 +41,8 @@ pub enum StdioFault {
     Register(String),
     /// Appends every line that it reads to this file.
     Record(String),
+    /// Every call writes this many log messages, then adds a tool and says that the tools have changed.
+    ChatterOnCall(usize),
 }
 
 /// What the server does.
@@ -85,6 +87,7 @@ struct Server {
     script: Script,
     out: std::io::Stdout,
     input: std::io::Lines<std::io::StdinLock<'static>>,
+    added_tools: usize,
 }
 
 /// Runs the script that the first argument names, until standard input ends.
@@ -126,6 +129,7 @@ pub fn main() {
         script,
         out: std::io::stdout(),
         input: std::io::stdin().lock().lines(),
+        added_tools: 0,
     };
     server.run();
     if let Some(file) = lock {
@@ -224,7 +228,8 @@ impl Server {
             })),
             "ping" if !modern => Ok(json!({})),
             "tools/list" => {
-                let tools = ["echo", "ask", "hang"].map(tool);
+                let mut tools = ["echo", "ask", "hang"].map(tool).to_vec();
+                tools.extend((0..self.added_tools).map(|number| tool(&format!("added-{number}"))));
                 Ok(json!({"tools": tools, "ttlMs": 0, "cacheScope": "private"}))
             }
             _ => Err(-32601),
@@ -234,6 +239,7 @@ impl Server {
     /// `None` where no answer is given.
     fn call(&mut self, message: &Value, line: &str) -> Option<Result<Value, i64>> {
         let params = &message["params"];
+        self.chatter();
         let text = match params["name"].as_str().unwrap_or_default() {
             "echo" => raw_member(line, &["params", "arguments"]).unwrap_or_default(),
             "hang" => return None,
@@ -244,6 +250,22 @@ impl Server {
             _ => return Some(Err(-32602)),
         };
         Some(Ok(json!({"content": [{"type": "text", "text": text}]})))
+    }
+
+    fn chatter(&mut self) {
+        for fault in self.script.faults.clone() {
+            if let StdioFault::ChatterOnCall(count) = fault {
+                let params = json!({"level": "info", "data": "chatter"});
+                let log =
+                    json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+                let changed =
+                    json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+                self.added_tools += 1;
+                let burst = format!("{log}\n").repeat(count) + &format!("{changed}\n");
+                // At once, as a program does whose output is buffered.
+                let _gone = self.out.write_all(burst.as_bytes());
+            }
+        }
     }
 
     /// Asks the user's name: pushed in the legacy era, as a result of its own in the modern one.

@@ -32,8 +32,8 @@ pub use mcp_sidecar_proto::v1;
 /// What most tests need.
 pub mod prelude {
     pub use crate::clients::{
-        CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, millis, seconds, stdio_spec,
-        text_of,
+        CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, http_spec_as, millis, seconds,
+        socket_spec, stdio_spec, text_of,
     };
     pub use crate::daemon::TestDaemon;
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};

@@ -5,6 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use mcp_sidecar_proto::v1;
+use tokio::runtime::RuntimeFlavor;
 use v1::content_block::Block;
 use v1::resource_contents::Body;
 
@@ -12,13 +13,32 @@ use crate::catalog::entry::Fields;
 use crate::error::{Error, Reason, Result};
 use crate::mcp::protocol::RawJson;
 
+/// Results above this size are taken apart beside the workers that serve everybody.
+const HEAVY: usize = 256 * 1024;
+/// Most blocks, contents or messages of one result.
+const MAX_PARTS: usize = 10_000;
+
+/// Runs work on a result of this size without holding up other tasks of the same worker.
+fn apart<T>(size: usize, work: impl FnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
+    match runtime {
+        Ok(RuntimeFlavor::MultiThread) if size > HEAVY => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
 /// A tool's result (MCP schema `CallToolResult`).
 ///
 /// # Errors
 /// `UPSTREAM_PROTOCOL` if it is not an object.
 pub(super) fn tool_result(raw: &RawJson) -> Result<v1::ToolResult> {
+    apart(raw.as_str().len(), || tool_result_now(raw))
+}
+
+fn tool_result_now(raw: &RawJson) -> Result<v1::ToolResult> {
     let mut fields = fields(raw)?;
     let blocks = fields.peek("content").and_then(RawJson::elements);
+    check_count(blocks.as_deref(), "content blocks")?;
     let content = blocks.map(|blocks| {
         fields.take("content");
         blocks.iter().map(block).collect()
@@ -44,6 +64,7 @@ pub(super) fn read_resource(raw: &RawJson, call_id: String) -> Result<v1::ReadRe
     let contents = fields
         .take("contents")
         .and_then(|contents| contents.elements());
+    check_count(contents.as_deref(), "contents")?;
     Ok(v1::ReadResourceResponse {
         contents: contents
             .unwrap_or_default()
@@ -68,6 +89,7 @@ pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResp
     let messages = fields
         .take("messages")
         .and_then(|messages| messages.elements());
+    check_count(messages.as_deref(), "messages")?;
     let message = |raw: &RawJson| {
         let mut fields = Fields::of(raw)?;
         Some(v1::PromptMessage {
@@ -156,6 +178,18 @@ pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
 
 fn fields(raw: &RawJson) -> Result<Fields> {
     Fields::of(raw).ok_or_else(|| malformed("is not an object"))
+}
+
+/// A result of countless parts costs many times its size when it is taken apart.
+fn check_count(parts: Option<&[RawJson]>, what: &str) -> Result<()> {
+    let count = parts.map_or(0, <[RawJson]>::len);
+    if count > MAX_PARTS {
+        return Err(Error::new(
+            Reason::MessageTooLarge,
+            format!("the result has {count} {what}; at most {MAX_PARTS} are taken apart"),
+        ));
+    }
+    Ok(())
 }
 
 fn malformed(what: &str) -> Error {

@@ -9,7 +9,7 @@ use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
 use crate::catalog::names::{Style, model_name};
 use crate::model::question::{Mode, Question, QuestionState};
-use crate::model::spec::{ServerSpec, TransportSpec};
+use crate::model::spec::{HttpMode, NamedSecret, ServerSpec, TransportSpec, UnixProtocol};
 use crate::model::status::{
     ConnectionState, Era, Failure, Implementation, ListStatus, Push, ServerStatus, ServerView,
     TransportKind,
@@ -48,14 +48,13 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
     let transport = match spec.transport {
         TransportSpec::Http(http) => v1::server_spec::Transport::Http(v1::HttpTransport {
             url: http.url.into(),
-            headers: http
-                .headers
-                .into_iter()
-                .map(|header| v1::Header {
-                    name: header.name,
-                    value: String::new(),
-                })
-                .collect(),
+            mode: match http.mode {
+                HttpMode::Auto => v1::HttpMode::Auto,
+                HttpMode::StreamableHttp => v1::HttpMode::StreamableHttp,
+                HttpMode::Sse => v1::HttpMode::Sse,
+            }
+            .into(),
+            headers: header_names(http.headers),
         }),
         TransportSpec::Stdio(stdio) => v1::server_spec::Transport::Stdio(v1::StdioTransport {
             command: stdio.command,
@@ -70,6 +69,18 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
                 .collect(),
             cwd: stdio.cwd.unwrap_or_default(),
         }),
+        TransportSpec::UnixSocket(socket) => {
+            v1::server_spec::Transport::UnixSocket(v1::UnixSocketTransport {
+                path: socket.path,
+                protocol: match socket.protocol {
+                    UnixProtocol::Http => v1::UnixSocketProtocol::Http,
+                    UnixProtocol::Ndjson => v1::UnixSocketProtocol::Ndjson,
+                }
+                .into(),
+                http_path: socket.http_path,
+                headers: header_names(socket.headers),
+            })
+        }
     };
     v1::ServerSpec {
         name: spec.name,
@@ -101,6 +112,17 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
     }
 }
 
+/// Headers without their values.
+fn header_names(headers: Vec<NamedSecret>) -> Vec<v1::Header> {
+    headers
+        .into_iter()
+        .map(|header| v1::Header {
+            name: header.name,
+            value: String::new(),
+        })
+        .collect()
+}
+
 fn status(status: ServerStatus) -> v1::ServerStatus {
     v1::ServerStatus {
         state: connection_state(status.state).into(),
@@ -116,6 +138,8 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
             None => v1::TransportKind::Unspecified,
             Some(TransportKind::StreamableHttp) => v1::TransportKind::StreamableHttp,
             Some(TransportKind::Stdio) => v1::TransportKind::Stdio,
+            Some(TransportKind::Sse) => v1::TransportKind::Sse,
+            Some(TransportKind::UnixSocket) => v1::TransportKind::UnixSocket,
         }
         .into(),
         server_info: status.server_info.map(implementation),

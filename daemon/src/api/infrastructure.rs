@@ -49,6 +49,8 @@ pub async fn infrastructure(
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(mcp_sidecar_proto::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // The details of errors, so that generic clients can show them.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     let broken = |cause| Error::internal(format!("the contract's descriptors are broken: {cause}"));
     let v1 = descriptors().build_v1().map_err(broken)?;

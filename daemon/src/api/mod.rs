@@ -10,6 +10,7 @@ pub mod elicitations;
 mod form;
 pub mod infrastructure;
 mod input;
+mod meter;
 mod page;
 pub mod peer;
 pub mod prompts;

@@ -1,14 +1,23 @@
 //! `ResourceService`: lists resources and templates from the catalog, and reads resources.
 
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_core::Stream;
+use futures_util::stream;
 use mcp_sidecar_proto::v1;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use v1::resource_service_server::ResourceService;
 
-use super::context::RequestContext;
+use super::context::{RequestContext, bounded};
 use super::page::Page;
 use super::tools::issue;
 use super::{Shared, content, convert, input};
-use crate::error::{Error, Result};
+use crate::calls::{Follower, Told};
+use crate::error::{Error, Reason, Result};
+use crate::registry::Server;
 
 /// Entries of a page by default.
 const PAGE: usize = 500;
@@ -104,5 +113,86 @@ impl ResourceService for Resources {
             &answer.result,
             answer.call_id.to_string(),
         )?))
+    }
+
+    type SubscribeResourceStream =
+        Pin<Box<dyn Stream<Item = Result<v1::SubscribeResourceResponse, Status>> + Send>>;
+
+    async fn subscribe_resource(
+        &self,
+        request: Request<v1::SubscribeResourceRequest>,
+    ) -> Result<Response<Self::SubscribeResourceStream>, Status> {
+        let context = RequestContext::of(&request)?;
+        let request = request.into_inner();
+        let namespace = self
+            .0
+            .access
+            .namespace(context.caller, &request.namespace)?;
+        if request.uri.is_empty() {
+            return Err(Error::invalid("uri", "name a resource; ListResources shows them").into());
+        }
+        let permit = Arc::clone(&self.0.subscribers)
+            .try_acquire_owned()
+            .map_err(|_| {
+                Error::new(
+                    Reason::TooMany,
+                    "as many streams are open as limits.subscribers allows; close some first",
+                )
+            })?;
+        let calls = &self.0.calls;
+        let follow = calls.follow(
+            &namespace,
+            &request.server_id,
+            &request.uri,
+            context.deadline,
+        );
+        let (server, follower) = context.within(follow).await?;
+        let following = Following {
+            server,
+            follower,
+            uri: request.uri,
+            shutdown: self.0.shutdown.clone(),
+            _permit: permit,
+        };
+        let events = stream::unfold(Some(following), |following| async {
+            let mut following = following?;
+            match following.next().await {
+                Ok(event) => Some((Ok(event), Some(following))),
+                Err(error) => Some((Err(Status::from(error)), None)),
+            }
+        });
+        Ok(Response::new(Box::pin(bounded(context.deadline, events))))
+    }
+}
+
+/// An app that follows a resource.
+struct Following {
+    server: Server,
+    follower: Follower,
+    uri: String,
+    shutdown: CancellationToken,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Following {
+    async fn next(&mut self) -> Result<v1::SubscribeResourceResponse> {
+        use v1::subscribe_resource_response::Event;
+        let told = tokio::select! {
+            told = self.follower.next() => told?,
+            () = self.server.handle.gone() => {
+                let id = &self.server.record.key.id;
+                return Err(Error::new(Reason::ServerNotFound, format!("server `{id}` was removed")));
+            }
+            () = self.shutdown.cancelled() => {
+                return Err(Error::new(Reason::Draining, "the daemon is stopping"));
+            }
+        };
+        let event = match told {
+            Told::Subscribed => Event::Subscribed(v1::ResourceSubscribed {}),
+            Told::Updated => Event::Updated(v1::ResourceUpdated {
+                uri: self.uri.clone(),
+            }),
+        };
+        Ok(v1::SubscribeResourceResponse { event: Some(event) })
     }
 }

@@ -26,7 +26,9 @@ use tower::Service;
 use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
 
 use super::context::RequestContext;
+use super::meter::{Meter, Metered};
 use super::peer::caller_of;
+use super::status::refused_by_library;
 use crate::base::{Caller, Clock};
 use crate::error::{Error, Reason, Result};
 
@@ -57,6 +59,8 @@ pub struct ServeOptions {
     pub connections: usize,
     /// How long running RPCs may go on after the shutdown began.
     pub drain: Duration,
+    /// Largest message, in bytes. One connection may have four of this size unfinished, all together may have sixteen.
+    pub message_bytes: usize,
 }
 
 /// Serves the routes on the listener until `shutdown` is cancelled. Then it stops accepting, tells every client to go
@@ -87,6 +91,8 @@ pub async fn serve(
         shutdown: shutdown.clone(),
         kill: kill.clone(),
         tracker,
+        message_bytes: options.message_bytes,
+        meter: Meter::new(options.message_bytes.saturating_mul(16), "the daemon"),
     };
     let mut full = false;
     loop {
@@ -175,6 +181,8 @@ struct Acceptor {
     shutdown: CancellationToken,
     kill: CancellationToken,
     tracker: TaskTracker,
+    message_bytes: usize,
+    meter: Meter,
 }
 
 impl Acceptor {
@@ -188,6 +196,10 @@ impl Acceptor {
         };
         let edge = Edge {
             routes: self.routes.clone(),
+            meters: [
+                Meter::new(self.message_bytes.saturating_mul(4), "the connection"),
+                self.meter.clone(),
+            ],
             caller,
             shutdown: self.shutdown.clone(),
         };
@@ -223,6 +235,7 @@ impl Acceptor {
 /// What one connection does with each request.
 struct Edge {
     routes: Routes,
+    meters: [Meter; 2],
     caller: Caller,
     shutdown: CancellationToken,
 }
@@ -250,6 +263,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
         let work = match context {
             Ok(context) => {
                 request.extensions_mut().insert(context);
+                let request = request.map(|body| Metered::new(body, self.meters.clone()));
                 Work::Routed(self.routes.clone().call(request))
             }
             Err(error) => Work::Refused(Some(Status::from(error))),
@@ -267,7 +281,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
     reason = "the large variant is the usual one, and a box would cost every RPC an allocation"
 )]
 enum Work {
-    Routed(<Routes as Service<Request<Incoming>>>::Future),
+    Routed(<Routes as Service<Request<Metered<Incoming>>>>::Future),
     Refused(Option<Status>),
 }
 
@@ -293,7 +307,10 @@ impl Future for Rpc {
                 }
             }
         };
-        let response = std::task::ready!(polled)?;
+        let mut response = std::task::ready!(polled)?;
+        if let Some(status) = explained(response.headers()) {
+            response = status.into_http();
+        }
         let mut watch = this.watch.take();
         if let (Some(code), Some(watch)) = (code_in(response.headers()), &mut watch) {
             watch.end(code);
@@ -305,6 +322,12 @@ impl Future for Rpc {
             until: until.map(|token| Box::pin(token.cancelled_owned())),
         })))
     }
+}
+
+/// The refusals of the gRPC library itself, with the details that every other error has.
+fn explained(headers: &HeaderMap) -> Option<Status> {
+    let status = Status::from_header_map(headers).filter(|status| status.details().is_empty())?;
+    refused_by_library(status.code(), status.message()).map(Status::from)
 }
 
 /// The status in headers or trailers.

@@ -108,6 +108,7 @@ impl Running {
 const OPTIONS: ServeOptions = ServeOptions {
     connections: 16,
     drain: Duration::from_secs(30),
+    message_bytes: 4 << 20,
 };
 
 fn everything() -> HealthCheckRequest {

@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 use crate::model::status::ConnectionState;
 use crate::registry::{NewServer, Outcome, Server};
 
+/// Most that is waited for the outcome of a connection beyond its timeout.
+const SLACK: Duration = Duration::from_secs(2);
 /// Servers of a page by default.
 const PAGE: usize = 100;
 
@@ -41,7 +43,10 @@ impl Servers {
             .timeouts
             .connect
             .unwrap_or(self.0.connect);
-        let wait = asked.unwrap_or(own).min(self.0.wait_max);
+        // A little longer than connecting may take: a timeout is worth waiting for, it is the cause.
+        let wait = asked
+            .unwrap_or(own + (own / 4).min(SLACK))
+            .min(self.0.wait_max);
         // The answer still has to travel: a little before the deadline it is worth more than after it.
         let left = context.deadline.remaining().map(|left| left.mul_f64(0.9));
         left.map_or(wait, |left| wait.min(left))
@@ -141,7 +146,7 @@ impl ServerService for Servers {
         let server = self
             .0
             .registry
-            .update(&namespace, &server_id, &etag, |current| {
+            .update(namespace, server_id, etag, |current| {
                 spec::apply_mask(current, spec, update_mask)
             })
             .await?;
@@ -157,7 +162,7 @@ impl ServerService for Servers {
         let request = request.into_inner();
         self.0
             .registry
-            .remove(&namespace, &request.server_id, &request.etag)
+            .remove(namespace, request.server_id, request.etag)
             .await?;
         Ok(Response::new(v1::RemoveServerResponse {}))
     }

@@ -46,6 +46,12 @@ struct Owned {
 }
 
 impl SocketFile {
+    /// Where the socket is; `None` if the service manager owns it.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.0.as_ref().map(|owned| owned.path.as_path())
+    }
+
     /// Removes the file on a clean exit, if it is still ours. A socket that the service manager passed is left alone.
     pub fn remove(self) {
         let Some(owned) = self.0 else { return };

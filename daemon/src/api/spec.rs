@@ -8,8 +8,8 @@ use v1::server_spec::Transport;
 use crate::base::Secret;
 use crate::error::{Error, Result};
 use crate::model::spec::{
-    ClientCapabilities, HttpSpec, NamedSecret, RetryPolicy, Root, ServerSpec, StdioSpec, Timeouts,
-    TransportSpec, normalize_url,
+    ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, Root, ServerSpec, StdioSpec,
+    Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec, normalize_url,
 };
 
 /// A duration that is not negative.
@@ -38,7 +38,13 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
     let transport = match spec.transport {
         Some(Transport::Http(http)) => TransportSpec::Http(http_spec(http)?),
         Some(Transport::Stdio(stdio)) => TransportSpec::Stdio(stdio_spec(stdio)),
-        None => return Err(Error::invalid("spec.transport", "give `http` or `stdio`")),
+        Some(Transport::UnixSocket(socket)) => TransportSpec::UnixSocket(socket_spec(socket)?),
+        None => {
+            return Err(Error::invalid(
+                "spec.transport",
+                "give `http`, `stdio` or `unix_socket`",
+            ));
+        }
     };
     Ok(ServerSpec {
         name: spec.name,
@@ -102,6 +108,9 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
         "retry.max_delay" => current.retry.max_delay = retry(new.retry)?.max_delay,
         _ if path == "http" || path.starts_with("http.") => apply_http(current, new, path)?,
         _ if path == "stdio" || path.starts_with("stdio.") => apply_stdio(current, new, path)?,
+        _ if path == "unix_socket" || path.starts_with("unix_socket.") => {
+            apply_socket(current, new, path)?;
+        }
         _ => return Err(unknown_path(path)),
     }
     Ok(())
@@ -120,9 +129,8 @@ fn apply_http(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
             http.url = normalize_url(&new.url, "spec.http.url")?;
         }
         ("http.headers", TransportSpec::Http(http)) => http.headers = headers(new.headers.clone()),
-        ("http.url" | "http.headers", TransportSpec::Stdio(_)) => {
-            return Err(other_transport(path));
-        }
+        ("http.mode", TransportSpec::Http(http)) => http.mode = http_mode(new.mode)?,
+        ("http.url" | "http.headers" | "http.mode", _) => return Err(other_transport(path)),
         _ => return Err(unknown_path(path)),
     }
     Ok(())
@@ -142,7 +150,35 @@ fn apply_stdio(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Re
         ("stdio.args", TransportSpec::Stdio(stdio)) => stdio.args = new.args,
         ("stdio.env", TransportSpec::Stdio(stdio)) => stdio.env = new.env,
         ("stdio.cwd", TransportSpec::Stdio(stdio)) => stdio.cwd = new.cwd,
-        ("stdio.command" | "stdio.args" | "stdio.env" | "stdio.cwd", TransportSpec::Http(_)) => {
+        ("stdio.command" | "stdio.args" | "stdio.env" | "stdio.cwd", _) => {
+            return Err(other_transport(path));
+        }
+        _ => return Err(unknown_path(path)),
+    }
+    Ok(())
+}
+
+fn apply_socket(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Result<()> {
+    let Some(Transport::UnixSocket(new)) = &new.transport else {
+        return Err(Error::invalid(
+            "spec.unix_socket",
+            format!("`{path}` is in the mask: give `unix_socket`"),
+        ));
+    };
+    match (path, &mut current.transport) {
+        ("unix_socket", transport) => {
+            *transport = TransportSpec::UnixSocket(socket_spec(new.clone())?);
+        }
+        ("unix_socket.path", TransportSpec::UnixSocket(socket)) => {
+            socket.path.clone_from(&new.path);
+        }
+        ("unix_socket.http_path", TransportSpec::UnixSocket(socket)) => {
+            socket.http_path = http_path(new.http_path.clone(), socket.protocol);
+        }
+        ("unix_socket.headers", TransportSpec::UnixSocket(socket)) => {
+            socket.headers = headers(new.headers.clone());
+        }
+        ("unix_socket.path" | "unix_socket.http_path" | "unix_socket.headers", _) => {
             return Err(other_transport(path));
         }
         _ => return Err(unknown_path(path)),
@@ -168,7 +204,20 @@ fn http_spec(http: v1::HttpTransport) -> Result<HttpSpec> {
     Ok(HttpSpec {
         url: normalize_url(&http.url, "spec.http.url")?,
         headers: headers(http.headers),
+        mode: http_mode(http.mode)?,
     })
+}
+
+fn http_mode(mode: i32) -> Result<HttpMode> {
+    match v1::HttpMode::try_from(mode) {
+        Ok(v1::HttpMode::Unspecified | v1::HttpMode::Auto) => Ok(HttpMode::Auto),
+        Ok(v1::HttpMode::StreamableHttp) => Ok(HttpMode::StreamableHttp),
+        Ok(v1::HttpMode::Sse) => Ok(HttpMode::Sse),
+        Err(_) => Err(Error::invalid(
+            "spec.http.mode",
+            format!("{mode} is not a mode that this daemon knows"),
+        )),
+    }
 }
 
 fn stdio_spec(stdio: v1::StdioTransport) -> StdioSpec {
@@ -181,6 +230,38 @@ fn stdio_spec(stdio: v1::StdioTransport) -> StdioSpec {
         args: stdio.args,
         env: env.collect(),
         cwd: optional(stdio.cwd),
+    }
+}
+
+fn socket_spec(socket: v1::UnixSocketTransport) -> Result<UnixSocketSpec> {
+    let protocol = match v1::UnixSocketProtocol::try_from(socket.protocol) {
+        Ok(v1::UnixSocketProtocol::Unspecified | v1::UnixSocketProtocol::Http) => {
+            UnixProtocol::Http
+        }
+        Ok(v1::UnixSocketProtocol::Ndjson) => UnixProtocol::Ndjson,
+        Err(_) => {
+            return Err(Error::invalid(
+                "spec.unix_socket.protocol",
+                format!(
+                    "{} is not a protocol that this daemon knows",
+                    socket.protocol
+                ),
+            ));
+        }
+    };
+    Ok(UnixSocketSpec {
+        path: socket.path,
+        protocol,
+        http_path: http_path(socket.http_path, protocol),
+        headers: headers(socket.headers),
+    })
+}
+
+fn http_path(path: String, protocol: UnixProtocol) -> String {
+    if path.is_empty() && protocol == UnixProtocol::Http {
+        String::from("/mcp")
+    } else {
+        path
     }
 }
 

@@ -101,6 +101,29 @@ pub fn to_status(error: &Error) -> Status {
     Status::with_error_details(code, message, details)
 }
 
+/// What the gRPC library means when it refuses a request before any service sees it. Errors of ours always have details, so
+/// a status without them is the library's.
+#[must_use]
+pub fn refused_by_library(code: Code, message: &str) -> Option<Error> {
+    Some(match code {
+        Code::OutOfRange => Error::new(
+            Reason::MessageTooLarge,
+            format!("the request is larger than limits.grpc_message_bytes allows: {message}"),
+        ),
+        Code::Internal => Error::invalid(
+            "request",
+            format!(
+                "the request is not a message of this RPC; is the client's contract current? {message}"
+            ),
+        ),
+        Code::Unimplemented => Error::new(
+            Reason::NotSupported,
+            "there is no such RPC; reflection lists the services and their RPCs",
+        ),
+        _ => return None,
+    })
+}
+
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         to_status(&error)

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use futures_util::stream;
@@ -19,7 +19,7 @@ use v1::update_service_server::UpdateService;
 
 use super::context::{RequestContext, bounded};
 use super::{Access, Shared, convert};
-use crate::base::{Caller, Namespace, Revision, ServerId};
+use crate::base::{Caller, Clock, Namespace, Revision, ServerId};
 use crate::error::{Error, Reason, Result};
 use crate::model::update::{Body, Filter, Kind, Update};
 use crate::store::Store;
@@ -40,6 +40,8 @@ struct Subscriber {
     head: watch::Receiver<Revision>,
     shutdown: CancellationToken,
     idle: Duration,
+    /// When the subscriber wants a sign of life, if nothing else is sent until then.
+    told: Instant,
     cursor: Revision,
     /// What is left of the snapshot; `None` once its end was sent.
     snapshot: Option<VecDeque<Body>>,
@@ -77,6 +79,7 @@ impl Updates {
             head,
             shutdown: self.0.shutdown.clone(),
             idle: self.0.bookmark_interval,
+            told: Clock.now() + self.0.bookmark_interval,
             cursor,
             snapshot,
             batch: VecDeque::new(),
@@ -153,7 +156,7 @@ impl Subscriber {
                         return Err(Error::new(Reason::Draining, "the daemon is stopping"));
                     }
                 }
-                () = tokio::time::sleep(self.idle) => {
+                () = tokio::time::sleep_until(self.told.into()) => {
                     return Ok(self.at_cursor(Event::Bookmark(v1::Bookmark {})));
                 }
             }
@@ -254,7 +257,10 @@ impl UpdateService for Updates {
         let updates = stream::unfold(Some(subscriber), |subscriber| async {
             let mut subscriber = subscriber?;
             match subscriber.next().await {
-                Ok(response) => Some((Ok(response), Some(subscriber))),
+                Ok(response) => {
+                    subscriber.told = Clock.now() + subscriber.idle;
+                    Some((Ok(response), Some(subscriber)))
+                }
                 Err(error) => Some((Err(Status::from(error)), None)),
             }
         });

@@ -16,12 +16,13 @@ use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::Link;
 use crate::mcp::open::Dialer;
+use crate::mcp::subscriptions::Subscriptions;
 use crate::model::status::{ConnectionState, ServerRecord, ServerStatus};
 use crate::store::Store;
 use actor::Actor;
 
 /// Commands that may wait for the actor.
-const COMMANDS: usize = 32;
+const COMMANDS: usize = 1024;
 
 /// What is known of a server now.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +41,7 @@ pub struct Handle {
     key: ServerKey,
     commands: mpsc::Sender<Command>,
     live: watch::Receiver<Live>,
+    subscriptions: Subscriptions,
     connect_bound: Duration,
 }
 
@@ -97,12 +99,15 @@ impl Handle {
             .timeouts
             .connect
             .unwrap_or(dialer.settings.connect);
-        let actor = Actor::new(record, dialer, store, live_tx, status);
+        let subscriptions = Subscriptions::default();
+        let followed = subscriptions.clone();
+        let actor = Actor::new(record, dialer, store, live_tx, status, followed);
         tasks.spawn(actor.run(inbox, connect));
         Self {
             key,
             commands,
             live,
+            subscriptions,
             connect_bound,
         }
     }
@@ -111,6 +116,18 @@ impl Handle {
     #[must_use]
     pub fn key(&self) -> &ServerKey {
         &self.key
+    }
+
+    /// The resources that apps follow at this server.
+    #[must_use]
+    pub fn subscriptions(&self) -> &Subscriptions {
+        &self.subscriptions
+    }
+
+    /// Completes when the server is no longer registered.
+    pub async fn gone(&self) {
+        let mut live = self.live.clone();
+        while live.changed().await.is_ok() {}
     }
 
     /// What is known of the server now.
@@ -147,17 +164,16 @@ impl Handle {
             .await
     }
 
-    /// Gives the server another id, without touching its connection. Returns the handle under the new id.
+    /// Gives the server another id, without touching its connection: the handle under the new id, whose later commands
+    /// find it in force.
     #[must_use = "the old handle has the old id"]
     pub async fn rename(&self, key: ServerKey) -> Self {
-        self.tell(|done| Command::Rename(key.clone(), done))
-            .await
-            .done()
-            .await;
-        Self {
-            key,
+        let renamed = Self {
+            key: key.clone(),
             ..self.clone()
-        }
+        };
+        let _in_order = self.tell(|done| Command::Rename(key, done)).await;
+        renamed
     }
 
     /// Ends the connection and the actor. Returns when everything of it is gone.

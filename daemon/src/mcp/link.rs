@@ -26,6 +26,8 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
 use crate::mcp::era::{Dialect, Outcome, Request};
 use crate::mcp::protocol::{Message, RawJson};
+use crate::mcp::subscriptions::{self, Subscriptions};
+use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::{Loss, Transport};
 use crate::model::status::{Implementation, Push, TransportKind};
 
@@ -100,6 +102,10 @@ pub struct LinkParts {
     pub next_id: u64,
     /// Answers the server's questions.
     pub asker: Asker,
+    /// Keeps the server's secrets out of errors.
+    pub redactor: Redactor,
+    /// The resources that apps follow.
+    pub subscriptions: Subscriptions,
     /// Most calls at a time.
     pub max_calls: usize,
     /// Most `input_required` rounds of one call.
@@ -120,6 +126,8 @@ pub struct Link {
     pub(super) closed: CancellationToken,
     next_id: AtomicU64,
     asker: Asker,
+    redactor: Redactor,
+    subscriptions: Subscriptions,
     calls: Semaphore,
     max_rounds: usize,
     request_timeout: Duration,
@@ -150,6 +158,8 @@ impl Link {
             closed: CancellationToken::new(),
             next_id: AtomicU64::new(parts.next_id),
             asker: parts.asker,
+            redactor: parts.redactor,
+            subscriptions: parts.subscriptions,
             calls: Semaphore::new(parts.max_calls),
             max_rounds: parts.max_rounds,
             request_timeout: parts.request_timeout,
@@ -165,11 +175,15 @@ impl Link {
             cause: OnceLock::new(),
         });
         link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
-        if let Transport::Stdio(stdio) = &link.transport {
-            let (link, stdio) = (Arc::clone(&link), Arc::clone(stdio));
+        if link.peer.has_flag("resources", "subscribe") {
+            let keeper = subscriptions::keep(Arc::clone(&link), link.subscriptions.clone());
+            link.tasks.spawn(keeper);
+        }
+        if !link.transport.is_streamable_http() {
+            let link = Arc::clone(&link);
             link.tasks.clone().spawn(async move {
                 tokio::select! {
-                    error = stdio.ended() => link.report_lost(error),
+                    error = link.transport.ended() => link.report_lost(error),
                     () = link.closed.cancelled() => {}
                 }
             });
@@ -214,6 +228,18 @@ impl Link {
         self.transport.kind()
     }
 
+    /// Whether a call may be described in HTTP headers; see [`Transport::is_streamable_http`].
+    #[must_use]
+    pub fn over_streamable_http(&self) -> bool {
+        self.transport.is_streamable_http()
+    }
+
+    /// Whether the server has to be asked for signs of life; see [`Transport::sees_the_end`].
+    #[must_use]
+    pub fn needs_pulse(&self) -> bool {
+        !self.transport.sees_the_end()
+    }
+
     /// Waits until something has happened, and takes it.
     pub async fn news(&self) -> News {
         self.has_news.notified().await;
@@ -228,7 +254,7 @@ impl Link {
     /// The last lines on a child's standard error.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
-        self.transport.stderr_tail()
+        self.redactor.text(&self.transport.stderr_tail())
     }
 
     pub(super) fn report(&self, change: impl FnOnce(&mut News)) {
@@ -237,7 +263,7 @@ impl Link {
     }
 
     pub(super) fn report_lost(&self, error: Error) {
-        let _ = self.cause.set(error);
+        let _ = self.cause.set(self.redactor.error(error));
         self.lost.cancel();
     }
 
@@ -303,11 +329,11 @@ impl Link {
                     ),
                 )),
             },
-            Ok(Ok(Err(rpc))) => Err(Error::upstream(rpc)),
+            Ok(Ok(Err(rpc))) => Err(self.redactor.error(Error::upstream(rpc))),
             Ok(Err(loss)) => {
                 let loss: Loss = loss;
                 self.note_loss(&loss);
-                Err(loss.error)
+                Err(self.redactor.error(loss.error))
             }
             Err(_) => Err(Error::new(
                 Reason::UpstreamTimeout,

@@ -14,6 +14,7 @@ pub mod open;
 pub mod protocol;
 pub mod push;
 pub mod state;
+pub mod subscriptions;
 pub mod transport;
 
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Opening a link: dial, find the era, agree on a version (MCP 2026-07-28 basic/versioning and the "Backward
-//! Compatibility" sections of its transports; MCP 2025-11-25 basic/lifecycle).
+//! Opening a link: dial, find the era and the transport, agree on a version (MCP 2026-07-28 basic/versioning and the
+//! "Backward Compatibility" sections of its transports; MCP 2025-11-25 basic/lifecycle).
 //!
-//! [`judge`] is the whole of era detection, as a pure function; the rest of this file performs its verdicts.
+//! [`judge`] is the whole of era detection and [`lacks_transport`] of transport detection, as pure functions; the rest of
+//! this file performs their verdicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,16 @@ use crate::mcp::era::{
 use crate::mcp::link::{Link, LinkParts, Peer};
 use crate::mcp::protocol::{self, Message, RawJson, code, method};
 use crate::mcp::push;
+use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::http::Http;
+use crate::mcp::transport::http_sse::HttpSse;
+use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::stdio::Stdio;
+use crate::mcp::transport::unix::UnixLines;
 use crate::mcp::transport::{Exchange, Loss, Transport};
-use crate::model::spec::{ServerSpec, TransportSpec};
-use crate::model::status::{Era, Implementation, Session, Verdict};
-use crate::policy::Policy;
+use crate::model::spec::{HttpMode, HttpSpec, ServerSpec, TransportSpec, UnixProtocol};
+use crate::model::status::{Era, Implementation, Session, TransportKind, Verdict};
+use crate::policy::{ClientOptions, Policy};
 
 /// Messages that a server may send before the link takes them.
 const INBOUND: usize = 256;
@@ -169,10 +174,64 @@ fn handshake_error(loss: Loss) -> Error {
     loss.error
 }
 
+/// Whether a refused handshake over Streamable HTTP means that the server has no such transport: by its status alone,
+/// never by what it says. A JSON-RPC error comes from somebody who reads what is POSTed; with 404 and 405 some old servers
+/// decorate their refusal with one, but those that modern servers give out are theirs.
+#[must_use]
+pub fn lacks_transport(error: &Error) -> bool {
+    let modern = |rpc: &RpcError| {
+        matches!(
+            rpc.code,
+            code::METHOD_NOT_FOUND
+                | code::UNSUPPORTED_VERSION
+                | code::HEADER_MISMATCH
+                | code::MISSING_CAPABILITY
+        )
+    };
+    match error.http_status() {
+        Some(400) => error.rpc().is_none(),
+        Some(404 | 405) => !error.rpc().is_some_and(modern),
+        _ => false,
+    }
+}
+
+/// Neither transport: the reason is that of the one that got further.
+fn neither(streamable: &Error, sse: &Error) -> Error {
+    let no_sse = matches!(
+        sse.reason(),
+        Reason::NotAnMcpServer | Reason::NotSupported | Reason::UpstreamTimeout
+    );
+    let further = if no_sse { streamable } else { sse };
+    let reason = match further.reason() {
+        // That the server answered with a JSON-RPC error is not what is wrong.
+        Reason::UpstreamError => Reason::NotAnMcpServer,
+        other => other,
+    };
+    let message =
+        format!("neither HTTP transport works: Streamable HTTP: {streamable}; HTTP+SSE: {sse}");
+    let facts = further.facts().iter().cloned();
+    facts.fold(Error::new(reason, message), |error, (key, value)| {
+        error.with(key, value)
+    })
+}
+
+/// Whether what was kept about a server may be wrong: it answers, but not as it did.
+fn is_outdated(error: &Error) -> bool {
+    error.rpc().is_some()
+        || matches!(
+            error.reason(),
+            Reason::NotAnMcpServer | Reason::NotSupported
+        )
+}
+
 /// Ids begin anywhere: on a server without sessions, one registration's `cancelled` must not hit another's request.
 fn first_id() -> u64 {
     let bits = uuid::Uuid::new_v4().as_u128() & 0x7fff_ffff;
     u64::try_from(bits).unwrap_or(0) + 1
+}
+
+fn given_up() -> Error {
+    Error::new(Reason::Superseded, "the attempt was given up")
 }
 
 fn connect_timeout(bound: Duration) -> Error {
@@ -212,12 +271,18 @@ impl Dialer {
         key: &ServerKey,
         spec: &ServerSpec,
         known: &Known,
+        subscriptions: &Subscriptions,
         cancel: &CancellationToken,
     ) -> Result<Opened> {
         let verdict = known.verdict.as_ref();
         let verdict = verdict.filter(|known| known.target == spec.target_fingerprint());
         let bound = spec.timeouts.connect.unwrap_or(self.settings.connect);
-        let mut dial = self.dial(spec)?;
+        let mut dial = tokio::select! {
+            dial = tokio::time::timeout(bound, self.dial(spec)) => {
+                dial.unwrap_or_else(|_| Err(connect_timeout(bound)))?
+            }
+            () = cancel.cancelled() => return Err(given_up()),
+        };
         let resumed = known
             .session
             .as_ref()
@@ -226,7 +291,7 @@ impl Dialer {
         let agreeing = async {
             match resumed {
                 Some(agreed) => Ok(agreed),
-                None => tokio::time::timeout(bound, self.agree(&mut dial, spec, verdict))
+                None => tokio::time::timeout(bound, self.find(&mut dial, spec, verdict))
                     .await
                     .unwrap_or_else(|_| Err(connect_timeout(bound))),
             }
@@ -234,18 +299,19 @@ impl Dialer {
         let agreed = tokio::select! {
             biased;
             agreed = agreeing => agreed,
-            () = cancel.cancelled() => Err(Error::new(Reason::Superseded, "the attempt was given up")),
+            () = cancel.cancelled() => Err(given_up()),
         };
         let agreed = match agreed {
             Ok(agreed) => agreed,
             Err(error) => {
                 dial.transport.close().await;
-                return Err(with_stderr(error, &dial.transport));
+                return Err(Redactor::new(spec).error(with_stderr(error, &dial.transport)));
             }
         };
         let verdict = agreed.certain.then(|| Verdict {
             era: agreed.dialect.era(),
             version: agreed.dialect.version().to_owned(),
+            transport: Some(dial.transport.kind()),
             target: spec.target_fingerprint(),
         });
         let session = dial.session(&agreed);
@@ -255,6 +321,8 @@ impl Dialer {
             transport: dial.transport.clone(),
             next_id: dial.next_id,
             asker: Asker::new(self.inputs.clone(), key.clone(), spec),
+            redactor: Redactor::new(spec),
+            subscriptions: subscriptions.clone(),
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
@@ -269,16 +337,10 @@ impl Dialer {
         })
     }
 
-    fn dial(&self, spec: &ServerSpec) -> Result<Dial> {
+    async fn dial(&self, spec: &ServerSpec) -> Result<Dial> {
         let (inbound_tx, inbound) = mpsc::channel(INBOUND);
         let transport = match &spec.transport {
-            TransportSpec::Http(http) => Transport::Http(Arc::new(Http::new(
-                self.client.clone(),
-                &self.policy,
-                http,
-                self.settings.message_bytes,
-                self.settings.close_grace,
-            )?)),
+            TransportSpec::Http(http) => Transport::Http(Arc::new(self.http(http)?)),
             TransportSpec::Stdio(_) if !self.settings.stdio_enabled => {
                 return Err(Error::new(
                     Reason::DestinationBlocked,
@@ -291,12 +353,107 @@ impl Dialer {
                 inbound_tx,
                 &self.tasks,
             )?)),
+            TransportSpec::UnixSocket(socket) => {
+                self.policy.check_socket(&socket.path)?;
+                let bytes = self.settings.message_bytes;
+                match socket.protocol {
+                    UnixProtocol::Http => {
+                        let options = ClientOptions {
+                            connect_timeout: self.settings.connect,
+                        };
+                        let client = self.policy.socket_client(&socket.path, options)?;
+                        let grace = self.settings.close_grace;
+                        let http = Http::on_socket(client, socket, bytes, grace)?;
+                        Transport::Http(Arc::new(http))
+                    }
+                    UnixProtocol::Ndjson => {
+                        let connecting =
+                            UnixLines::connect(&socket.path, bytes, inbound_tx, &self.tasks);
+                        Transport::UnixLines(Arc::new(connecting.await?))
+                    }
+                }
+            }
         };
         Ok(Dial {
             transport,
             inbound,
             next_id: first_id(),
         })
+    }
+
+    /// Finds the transport to use: the chosen one, else what is known, else Streamable HTTP before HTTP+SSE.
+    async fn find(
+        &self,
+        dial: &mut Dial,
+        spec: &ServerSpec,
+        known: Option<&Verdict>,
+    ) -> Result<Agreed> {
+        let mode = spec.http_mode();
+        if mode == Some(HttpMode::Sse) {
+            return self.agree_over_sse(dial, spec).await;
+        }
+        if known.is_some_and(|known| known.transport == Some(TransportKind::Sse)) {
+            match self.agree_over_sse(dial, spec).await {
+                Err(error) if is_outdated(&error) => {
+                    tracing::info!(%error, "the kept transport verdict no longer holds");
+                    dial.transport.close().await;
+                    let next_id = dial.next_id;
+                    *dial = self.dial(spec).await?;
+                    dial.next_id = next_id;
+                    return self.agree(dial, spec, None).await;
+                }
+                settled => return settled,
+            }
+        }
+        self.agree(dial, spec, known).await
+    }
+
+    /// The handshake over HTTP+SSE.
+    async fn agree_over_sse(&self, dial: &mut Dial, spec: &ServerSpec) -> Result<Agreed> {
+        let TransportSpec::Http(http) = &spec.transport else {
+            return Err(Error::internal("HTTP+SSE needs a URL"));
+        };
+        let http = self.http(http)?;
+        let (inbound_tx, inbound) = mpsc::channel(INBOUND);
+        let opening = HttpSse::open(&http, &self.policy, inbound_tx, &self.tasks);
+        let bound = self.settings.probe;
+        let opened = tokio::time::timeout(bound, opening).await;
+        let sse = opened.unwrap_or_else(|_| {
+            Err(Error::new(
+                Reason::UpstreamTimeout,
+                format!("the server named no URL to POST to within {bound:?} of GET"),
+            ))
+        })?;
+        *dial = Dial {
+            transport: Transport::HttpSse(Arc::new(sse)),
+            inbound,
+            next_id: dial.next_id,
+        };
+        let offer = spec.protocol_version.as_deref().unwrap_or(NEWEST_LEGACY);
+        dial.initialize(spec, offer).await
+    }
+
+    /// The legacy handshake; in `auto`, over HTTP+SSE if the server has no Streamable HTTP.
+    async fn initialize(&self, dial: &mut Dial, spec: &ServerSpec, offer: &str) -> Result<Agreed> {
+        let error = match dial.initialize(spec, offer).await {
+            Err(error) if spec.http_mode() == Some(HttpMode::Auto) && lacks_transport(&error) => {
+                error
+            }
+            settled => return settled,
+        };
+        tracing::debug!(%error, "no Streamable HTTP: trying HTTP+SSE");
+        let agreed = self.agree_over_sse(dial, spec).await;
+        agreed.map_err(|sse| neither(&error, &sse))
+    }
+
+    fn http(&self, spec: &HttpSpec) -> Result<Http> {
+        Http::new(
+            self.client.clone(),
+            &self.policy,
+            spec,
+            self.settings.message_bytes,
+            self.settings.close_grace,
+        )
     }
 
     /// Finds the version to speak: the pin, else what is known, else a probe.
@@ -308,7 +465,7 @@ impl Dialer {
     ) -> Result<Agreed> {
         if let Some(pin) = &spec.protocol_version {
             return match era::era_of(pin) {
-                Some(Era::Legacy) => dial.initialize(spec, pin).await,
+                Some(Era::Legacy) => self.initialize(dial, spec, pin).await,
                 _ => self.discover(dial, spec, known).await,
             };
         }
@@ -317,7 +474,7 @@ impl Dialer {
             match dial.initialize(spec, NEWEST_LEGACY).await {
                 Ok(agreed) => return Ok(agreed),
                 // The server may have been upgraded: look again. Anything else is a failure of this attempt.
-                Err(error) if error.rpc().is_some() || error.reason() == Reason::NotAnMcpServer => {
+                Err(error) if is_outdated(&error) => {
                     tracing::info!(%error, "the kept era verdict no longer holds");
                 }
                 Err(error) => return Err(error),
@@ -347,7 +504,10 @@ impl Dialer {
             let answer = dial.probe(&dialect, self.settings.probe).await;
             let respawn = matches!(
                 (&answer, &dial.transport),
-                (ProbeAnswer::Gone(_), Transport::Stdio(_))
+                (
+                    ProbeAnswer::Gone(_),
+                    Transport::Stdio(_) | Transport::UnixLines(_)
+                )
             );
             // A child that ignores what it does not know is silent by nature; an HTTP server may only be slow.
             let silent = matches!(
@@ -358,7 +518,8 @@ impl Dialer {
                 ProbeAnswer::Result(result) => Some(result.clone()),
                 _ => None,
             };
-            // A child that dies of a message it does not know is a legacy server: start it once more for the handshake.
+            // A child that dies of a message it does not know is a legacy server: start it once more for the handshake. So is
+            // one that hangs up.
             let judgement = if respawn {
                 Judgement::Legacy(NEWEST_LEGACY)
             } else {
@@ -366,6 +527,7 @@ impl Dialer {
             };
             match judgement {
                 Judgement::Modern(agreed) => {
+                    result.as_ref().map_or(Ok(()), check_description)?;
                     let peer = peer_of(&result.unwrap_or(RawJson::EMPTY_OBJECT), Era::Modern);
                     return Ok(Agreed {
                         dialect: Dialect::new(Era::Modern, agreed, spec),
@@ -385,10 +547,10 @@ impl Dialer {
                     if respawn {
                         dial.transport.close().await;
                         let next_id = dial.next_id;
-                        *dial = self.dial(spec)?;
+                        *dial = self.dial(spec).await?;
                         dial.next_id = next_id;
                     }
-                    let mut agreed = dial.initialize(spec, offer).await?;
+                    let mut agreed = self.initialize(dial, spec, offer).await?;
                     agreed.certain = !silent;
                     return Ok(agreed);
                 }
@@ -468,6 +630,7 @@ impl Dial {
                 }
             }
         };
+        check_description(&result)?;
         let version = result
             .get("protocolVersion")
             .and_then(|version| version.read::<String>());
@@ -575,6 +738,34 @@ impl Dial {
     }
 }
 
+/// Most that a server may say about itself, in bytes: it is kept in every status. Longer instructions are cut.
+const MAX_DESCRIPTION: usize = 64 * 1024;
+
+fn check_description(result: &RawJson) -> Result<()> {
+    let parts = ["capabilities", "serverInfo", "_meta"].map(|name| result.get(name));
+    let size: usize = parts.iter().flatten().map(|part| part.as_str().len()).sum();
+    if size > MAX_DESCRIPTION {
+        return Err(Error::new(
+            Reason::MessageTooLarge,
+            format!("the server describes itself in {size} bytes; {MAX_DESCRIPTION} are enough"),
+        ));
+    }
+    Ok(())
+}
+
+fn instructions(result: &RawJson) -> String {
+    let mut text: String = result
+        .get("instructions")
+        .and_then(|text| text.read())
+        .unwrap_or_default();
+    if text.len() > MAX_DESCRIPTION {
+        let end = text.floor_char_boundary(MAX_DESCRIPTION);
+        text.truncate(end);
+        text.push_str("\n[cut here]");
+    }
+    text
+}
+
 fn peer_of(result: &RawJson, era: Era) -> Peer {
     let info = match era {
         Era::Legacy => result.get("serverInfo"),
@@ -593,17 +784,14 @@ fn peer_of(result: &RawJson, era: Era) -> Peer {
         });
     Peer {
         info,
-        instructions: result
-            .get("instructions")
-            .and_then(|text| text.read())
-            .unwrap_or_default(),
+        instructions: instructions(result),
         capabilities: result.get("capabilities"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Judgement, ProbeAnswer, judge};
+    use super::{Judgement, ProbeAnswer, judge, lacks_transport};
     use crate::error::{Error, Reason, RpcError};
     use crate::mcp::protocol::RawJson;
 
@@ -691,5 +879,36 @@ mod tests {
             false,
         );
         assert!(matches!(again, Judgement::Fail(_)));
+    }
+
+    #[test]
+    fn a_transport_is_missed_by_status_alone() {
+        let refused = |status: u16, code: Option<i64>| {
+            let error = match code {
+                None => Error::new(Reason::NotAnMcpServer, "HTTP 404 401 405 not found"),
+                Some(code) => Error::upstream(RpcError {
+                    code,
+                    message: "Session not found".to_owned(),
+                    data: None,
+                }),
+            };
+            lacks_transport(&error.with("http_status", status.to_string()))
+        };
+        for status in [400, 404, 405] {
+            assert!(refused(status, None), "{status}");
+        }
+        for status in [200, 401, 403, 406, 409, 410, 415, 429, 500, 501, 503] {
+            assert!(!refused(status, None), "{status}");
+        }
+        // Somebody reads what is POSTed.
+        assert!(!refused(400, Some(-32000)));
+        for modern in [-32601, -32020, -32021, -32022] {
+            assert!(!refused(404, Some(modern)) && !refused(405, Some(modern)));
+        }
+        assert!(refused(405, Some(-32000)));
+        assert!(!lacks_transport(&Error::new(
+            Reason::UpstreamTimeout,
+            "404"
+        )));
     }
 }

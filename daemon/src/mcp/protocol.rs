@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::RpcError;
@@ -58,6 +58,12 @@ pub mod method {
     pub const RESOURCES_CHANGED: &str = "notifications/resources/list_changed";
     /// The prompts have changed.
     pub const PROMPTS_CHANGED: &str = "notifications/prompts/list_changed";
+    /// Legacy: asks for updates of a resource.
+    pub const SUBSCRIBE: &str = "resources/subscribe";
+    /// Legacy: ends that.
+    pub const UNSUBSCRIBE: &str = "resources/unsubscribe";
+    /// A resource was updated.
+    pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
     /// A modern notification stream is open.
     pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 }
@@ -93,6 +99,9 @@ pub fn is_reserved_meta_key(key: &str) -> bool {
     let second = prefix.split('.').nth(1);
     matches!(second, Some("modelcontextprotocol" | "mcp"))
 }
+
+/// Most members or elements into which one value is taken apart: each costs many times its bytes.
+pub const MAX_PARTS: usize = 100_000;
 
 /// Text that is known to be one complete JSON value. Cloning is cheap; nothing is ever re-encoded.
 #[derive(Clone, PartialEq, Eq)]
@@ -152,7 +161,8 @@ impl RawJson {
         self.0.first() == Some(&b'{')
     }
 
-    /// The members of an object in order, each sharing this value's memory; `None` if this is not an object.
+    /// The members of an object in order, each sharing this value's memory; `None` if this is not an object, or one of more
+    /// than [`MAX_PARTS`] members.
     #[must_use]
     pub fn members(&self) -> Option<Vec<(String, RawJson)>> {
         let members: Members<'_> = serde_json::from_slice(&self.0).ok()?;
@@ -164,12 +174,13 @@ impl RawJson {
         )
     }
 
-    /// The elements of an array in order; `None` if this is not an array.
+    /// The elements of an array in order; `None` if this is not an array, or one of more than [`MAX_PARTS`] elements.
     #[must_use]
     pub fn elements(&self) -> Option<Vec<RawJson>> {
-        let elements: Vec<&RawValue> = serde_json::from_slice(&self.0).ok()?;
+        let elements: Elements<'_> = serde_json::from_slice(&self.0).ok()?;
         Some(
             elements
+                .0
                 .into_iter()
                 .map(|value| Self::within(&self.0, value))
                 .collect(),
@@ -214,12 +225,43 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
                 while let Some(Name(name)) = map.next_key()? {
+                    if members.len() == MAX_PARTS {
+                        return Err(serde::de::Error::custom("too many members"));
+                    }
                     members.push((name, map.next_value()?));
                 }
                 Ok(Members(members))
             }
         }
         deserializer.deserialize_map(Collect(std::marker::PhantomData))
+    }
+}
+
+/// The elements of a JSON array, borrowed and in order.
+struct Elements<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Elements<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect<'a>(std::marker::PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for Collect<'a> {
+            type Value = Elements<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut elements = Vec::new();
+                while let Some(element) = seq.next_element()? {
+                    if elements.len() == MAX_PARTS {
+                        return Err(serde::de::Error::custom("too many elements"));
+                    }
+                    elements.push(element);
+                }
+                Ok(Elements(elements))
+            }
+        }
+        deserializer.deserialize_seq(Collect(std::marker::PhantomData))
     }
 }
 
@@ -322,8 +364,9 @@ pub fn parse_all(bytes: &Bytes) -> Result<Vec<Message>, ParseError> {
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
         return parse(bytes).map(|message| vec![message]);
     }
-    let elements: Vec<&RawValue> = serde_json::from_slice(bytes).map_err(ParseError::NotJson)?;
+    let elements: Elements<'_> = serde_json::from_slice(bytes).map_err(ParseError::NotJson)?;
     let parsed = elements
+        .0
         .into_iter()
         .map(|one| parse(&bytes.slice_ref(one.get().as_bytes())));
     let messages: Vec<Message> = parsed.filter_map(Result::ok).collect();

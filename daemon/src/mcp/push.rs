@@ -1,6 +1,7 @@
 //! The stream on which a server says that something has changed: GET in the legacy era (MCP 2025-11-25
 //! basic/transports, "Listening for Messages"), `subscriptions/listen` in the modern one (MCP 2026-07-28
-//! basic/patterns/subscriptions). Over a legacy child's output notifications come by themselves.
+//! basic/patterns/subscriptions). On a channel that carries everything, such as a legacy child's output, notifications
+//! come by themselves.
 //!
 //! A stream that breaks is opened again, with back-off, for as long as the link lives; after a gap everything that could
 //! have changed meanwhile is reported as changed.
@@ -47,7 +48,7 @@ pub async fn start(link: &Arc<Link>) {
                 }
             });
         }
-        (Era::Legacy, Transport::Stdio(_)) => {
+        (Era::Legacy, Transport::HttpSse(_) | Transport::Stdio(_) | Transport::UnixLines(_)) => {
             let all = announces_all(link);
             link.report(|news| (news.push, news.announces_all) = (Some(Push::Open), Some(all)));
             return;

@@ -40,6 +40,8 @@ pub enum TransportSpec {
     Http(HttpSpec),
     /// As a child process.
     Stdio(StdioSpec),
+    /// On a Unix socket.
+    UnixSocket(UnixSocketSpec),
 }
 
 /// A server at a URL.
@@ -50,6 +52,22 @@ pub struct HttpSpec {
     /// Headers for this origin only.
     #[serde(default)]
     pub headers: Vec<NamedSecret>,
+    /// Which HTTP transport the server speaks.
+    #[serde(default)]
+    pub mode: HttpMode,
+}
+
+/// Which HTTP transport a server speaks (row A6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HttpMode {
+    /// Streamable HTTP, and HTTP+SSE where the server has nothing else.
+    #[default]
+    Auto,
+    /// Streamable HTTP.
+    StreamableHttp,
+    /// HTTP+SSE, as of MCP 2024-11-05.
+    Sse,
 }
 
 /// A server that is a child process.
@@ -66,6 +84,56 @@ pub struct StdioSpec {
     /// Its working directory.
     #[serde(default)]
     pub cwd: Option<String>,
+}
+
+/// A server on a Unix socket.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct UnixSocketSpec {
+    /// The path of the socket.
+    pub path: String,
+    /// What is spoken on it.
+    pub protocol: UnixProtocol,
+    /// Path and query of the endpoint; empty where no HTTP is spoken.
+    #[serde(default)]
+    pub http_path: String,
+    /// Headers of every request.
+    #[serde(default)]
+    pub headers: Vec<NamedSecret>,
+}
+
+/// What is spoken on a Unix socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnixProtocol {
+    /// Streamable HTTP.
+    Http,
+    /// JSON-RPC messages, one to a line.
+    Ndjson,
+}
+
+impl UnixSocketSpec {
+    /// The URL that requests name; the host in it means nothing.
+    ///
+    /// # Errors
+    /// `INVALID_FIELD` for anything but an absolute path with an optional query.
+    pub fn http_url(&self) -> Result<Url> {
+        let field = "spec.unix_socket.http_path";
+        let path = &self.http_path;
+        let url = Url::parse("http://localhost").and_then(|base| base.join(path));
+        match url {
+            Ok(url)
+                if path.starts_with('/')
+                    && url.fragment().is_none()
+                    && url.host_str() == Some("localhost") =>
+            {
+                Ok(url)
+            }
+            _ => Err(Error::invalid(
+                field,
+                format!("`{path}` is not an absolute path"),
+            )),
+        }
+    }
 }
 
 /// A header or environment variable. Only the name serialises; values are stored sealed, apart from the spec.
@@ -150,6 +218,7 @@ impl ServerSpec {
         match &self.transport {
             TransportSpec::Http(http) => &http.headers,
             TransportSpec::Stdio(stdio) => &stdio.env,
+            TransportSpec::UnixSocket(socket) => &socket.headers,
         }
     }
 
@@ -158,10 +227,12 @@ impl ServerSpec {
         match &mut self.transport {
             TransportSpec::Http(http) => &mut http.headers,
             TransportSpec::Stdio(stdio) => &mut stdio.env,
+            TransportSpec::UnixSocket(socket) => &mut socket.headers,
         }
     }
 
-    /// What makes two registrations the same server beside the name: the URL, or the command line (row A3).
+    /// What makes two registrations the same server beside the name: the URL, the command line, or the
+    /// socket (row A3).
     #[must_use]
     pub fn target(&self) -> String {
         match &self.transport {
@@ -171,14 +242,33 @@ impl ServerSpec {
                 words.extend(stdio.args.iter().map(String::as_str));
                 format!("stdio:{}", words.join("\u{1f}"))
             }
+            TransportSpec::UnixSocket(socket) => match socket.protocol {
+                UnixProtocol::Http => format!("unix:{}\u{1f}{}", socket.path, socket.http_path),
+                UnixProtocol::Ndjson => format!("unix:{}", socket.path),
+            },
         }
     }
 
-    /// Identifies what era detection probes: target and pin. A kept verdict with another fingerprint is void.
+    /// How an HTTP transport is chosen; `None` for other transports.
+    #[must_use]
+    pub fn http_mode(&self) -> Option<HttpMode> {
+        match &self.transport {
+            TransportSpec::Http(http) => Some(http.mode),
+            TransportSpec::Stdio(_) | TransportSpec::UnixSocket(_) => None,
+        }
+    }
+
+    /// Identifies what era detection probes: target, pin and a chosen transport. A kept verdict with another fingerprint is
+    /// void.
     #[must_use]
     pub fn target_fingerprint(&self) -> String {
+        let mode = match self.http_mode() {
+            None | Some(HttpMode::Auto) => "",
+            Some(HttpMode::StreamableHttp) => "\u{1e}streamable",
+            Some(HttpMode::Sse) => "\u{1e}sse",
+        };
         format!(
-            "{}\u{1e}{}",
+            "{}\u{1e}{}{mode}",
             self.target(),
             self.protocol_version.as_deref().unwrap_or("")
         )

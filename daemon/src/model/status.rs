@@ -55,6 +55,10 @@ pub enum TransportKind {
     StreamableHttp,
     /// A child process.
     Stdio,
+    /// HTTP+SSE, as of MCP 2024-11-05.
+    Sse,
+    /// A Unix socket.
+    UnixSocket,
 }
 
 /// How change notifications arrive.
@@ -169,6 +173,9 @@ pub struct Verdict {
     pub era: Era,
     /// The version that was agreed.
     pub version: String,
+    /// The transport; `None` in what older daemons kept.
+    #[serde(default)]
+    pub transport: Option<TransportKind>,
     /// Fingerprint of what was probed, see [`ServerSpec::target_fingerprint`].
     pub target: String,
 }

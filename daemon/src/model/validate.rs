@@ -1,18 +1,26 @@
 //! What a registration must satisfy before it is stored. Names the field, the value and the remedy; never a secret.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use url::Url;
 
 use crate::error::{Error, Result};
-use crate::model::spec::{HttpSpec, ServerSpec, StdioSpec, Timeouts, TransportSpec};
+use crate::model::spec::{
+    HttpSpec, NamedSecret, ServerSpec, StdioSpec, Timeouts, TransportSpec, UnixProtocol,
+    UnixSocketSpec,
+};
 
 /// Longest name, in characters.
 const MAX_NAME: usize = 128;
+/// Longest URL, in bytes.
+const MAX_URL: usize = 8 * 1024;
 /// Longest text of any other field, in bytes.
 const MAX_TEXT: usize = 32 * 1024;
 /// Most headers, variables, arguments or roots.
 const MAX_LIST: usize = 256;
+/// Longest path of a socket that the system takes, in bytes.
+const MAX_SOCKET_PATH: usize = 107;
 /// Headers that the protocol or HTTP itself owns.
 const OWN_HEADERS: &[&str] = &[
     "accept",
@@ -46,6 +54,7 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     match &spec.transport {
         TransportSpec::Http(http) => check_http(http)?,
         TransportSpec::Stdio(stdio) => check_stdio(stdio)?,
+        TransportSpec::UnixSocket(socket) => check_socket(socket)?,
     }
     if let Some(pin) = &spec.protocol_version
         && !known_versions.contains(&pin.as_str())
@@ -58,6 +67,12 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
         ));
     }
     let extensions = &spec.capabilities.extensions;
+    if extensions.len() > MAX_TEXT {
+        return Err(Error::invalid(
+            "spec.client_capabilities.extensions_json",
+            format!("it is longer than {MAX_TEXT} bytes"),
+        ));
+    }
     if !extensions.is_empty()
         && serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(extensions).is_err()
     {
@@ -68,7 +83,8 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     }
     check_count("spec.roots", spec.roots.len())?;
     for root in &spec.roots {
-        let is_file = root.uri.starts_with("file://") && Url::parse(&root.uri).is_ok();
+        let short = root.uri.len() <= MAX_URL && root.name.chars().count() <= MAX_NAME;
+        let is_file = short && root.uri.starts_with("file://") && Url::parse(&root.uri).is_ok();
         if !is_file {
             return Err(Error::invalid(
                 "spec.roots.uri",
@@ -81,18 +97,29 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
 }
 
 fn check_http(http: &HttpSpec) -> Result<()> {
-    check_count("spec.http.headers", http.headers.len())?;
-    for header in &http.headers {
+    if http.url.as_str().len() > MAX_URL {
+        return Err(Error::invalid(
+            "spec.http.url",
+            format!("it is longer than {MAX_URL} bytes"),
+        ));
+    }
+    check_headers("spec.http.headers", &http.headers)
+}
+
+fn check_headers(field: &'static str, headers: &[NamedSecret]) -> Result<()> {
+    check_count(field, headers.len())?;
+    for header in headers {
+        check_value(format!("{field}.value"), header)?;
         let name = header.name.to_ascii_lowercase();
         if http::HeaderName::try_from(name.as_str()).is_err() {
             return Err(Error::invalid(
-                "spec.http.headers.name",
+                format!("{field}.name"),
                 format!("`{}` is not a header name", header.name),
             ));
         }
         if OWN_HEADERS.contains(&name.as_str()) || name.starts_with("mcp-param-") {
             return Err(Error::invalid(
-                "spec.http.headers.name",
+                format!("{field}.name"),
                 format!(
                     "`{}` is set by the daemon itself; leave it out",
                     header.name
@@ -129,6 +156,7 @@ fn check_stdio(stdio: &StdioSpec) -> Result<()> {
     }
     check_count("spec.stdio.env", stdio.env.len())?;
     for variable in &stdio.env {
+        check_value("spec.stdio.env.value", variable)?;
         let name = &variable.name;
         if name.is_empty() || name.contains(['=', '\0']) || name.len() > MAX_TEXT {
             return Err(Error::invalid(
@@ -144,6 +172,48 @@ fn check_stdio(stdio: &StdioSpec) -> Result<()> {
         )),
         _ => Ok(()),
     }
+}
+
+fn check_socket(socket: &UnixSocketSpec) -> Result<()> {
+    let path = &socket.path;
+    if !path.starts_with('/') || path.contains('\0') || path.len() > MAX_SOCKET_PATH {
+        return Err(Error::invalid(
+            "spec.unix_socket.path",
+            format!("`{path}` is not an absolute path of at most {MAX_SOCKET_PATH} bytes"),
+        ));
+    }
+    match socket.protocol {
+        UnixProtocol::Http if socket.http_path.len() > MAX_URL => Err(Error::invalid(
+            "spec.unix_socket.http_path",
+            format!("it is longer than {MAX_URL} bytes"),
+        )),
+        UnixProtocol::Http => {
+            socket.http_url()?;
+            check_headers("spec.unix_socket.headers", &socket.headers)
+        }
+        UnixProtocol::Ndjson if !socket.http_path.is_empty() => Err(Error::invalid(
+            "spec.unix_socket.http_path",
+            "there is no HTTP on this socket; leave it out",
+        )),
+        UnixProtocol::Ndjson if !socket.headers.is_empty() => Err(Error::invalid(
+            "spec.unix_socket.headers",
+            "there is no HTTP on this socket; leave them out",
+        )),
+        UnixProtocol::Ndjson => Ok(()),
+    }
+}
+
+fn check_value(field: impl Into<Cow<'static, str>>, secret: &NamedSecret) -> Result<()> {
+    if secret.value.len() > MAX_TEXT || secret.value.has_nul() {
+        return Err(Error::invalid(
+            field,
+            format!(
+                "the value of `{}` is longer than {MAX_TEXT} bytes or holds a NUL character",
+                secret.name
+            ),
+        ));
+    }
+    Ok(())
 }
 
 fn check_count(field: &'static str, count: usize) -> Result<()> {

@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 /// Redirects that one request follows.
 const MAX_REDIRECTS: usize = 5;
 /// Idle connections that are kept per host; enough that a burst of calls finds its connections again.
-const IDLE_PER_HOST: usize = 512;
+const IDLE_PER_HOST: usize = 128;
 /// How long an idle connection is kept.
-const IDLE_FOR: Duration = Duration::from_secs(90);
+const IDLE_FOR: Duration = Duration::from_secs(30);
 
 /// What differs between HTTP clients.
 #[derive(Clone, Copy, Debug)]
@@ -44,10 +44,20 @@ impl Policy {
         self.build(options, Arc::new(SystemResolver))
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one place that makes HTTP clients"
-    )]
+    /// An HTTP client for one server on a Unix socket; it connects to nothing else, whatever host a URL or a redirect
+    /// names. No TLS.
+    ///
+    /// # Errors
+    /// DESTINATION_BLOCKED if the policy forbids Unix sockets; INTERNAL if the client cannot be set up.
+    pub fn socket_client(&self, path: &str, options: ClientOptions) -> Result<reqwest::Client> {
+        self.check_socket(path)?;
+        finish(
+            self.builder(options)
+                .unix_socket(path)
+                .tls_certs_only(std::iter::empty()),
+        )
+    }
+
     pub(super) fn build(
         &self,
         options: ClientOptions,
@@ -57,9 +67,16 @@ impl Policy {
             policy: self.clone(),
             names,
         };
+        finish(self.builder(options).dns_resolver(Arc::new(resolver)))
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that makes HTTP clients"
+    )]
+    fn builder(&self, options: ClientOptions) -> reqwest::ClientBuilder {
         reqwest::Client::builder()
             .user_agent(concat!("mcp-sidecar/", env!("CARGO_PKG_VERSION")))
-            .dns_resolver(Arc::new(resolver))
             .redirect(self.redirects())
             .referer(false)
             .no_proxy()
@@ -67,13 +84,6 @@ impl Policy {
             .pool_max_idle_per_host(IDLE_PER_HOST)
             .pool_idle_timeout(IDLE_FOR)
             .tcp_keepalive(Duration::from_secs(30))
-            .build()
-            .map_err(|cause| {
-                Error::internal(format!(
-                    "the HTTP client cannot be set up: {}; are root certificates installed?",
-                    chain(&cause)
-                ))
-            })
     }
 
     fn redirects(&self) -> redirect::Policy {
@@ -112,6 +122,15 @@ impl Policy {
             }
         })
     }
+}
+
+fn finish(builder: reqwest::ClientBuilder) -> Result<reqwest::Client> {
+    builder.build().map_err(|cause| {
+        Error::internal(format!(
+            "the HTTP client cannot be set up: {}; are root certificates installed?",
+            chain(&cause)
+        ))
+    })
 }
 
 /// The policy's refusal behind a failed request, if that is why it failed.

@@ -11,7 +11,8 @@ use super::*;
 use crate::base::{Secret, Timestamp};
 use crate::model::question::Mode;
 use crate::model::spec::{
-    ClientCapabilities, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts, TransportSpec,
+    ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts,
+    TransportSpec,
 };
 use crate::model::status::{ConnectionState, Era, Session};
 use crate::model::update::Kind;
@@ -34,6 +35,7 @@ fn key(id: &str) -> ServerKey {
 /// A server with one secret header.
 fn record(id: &str) -> ServerRecord {
     let http = HttpSpec {
+        mode: HttpMode::Auto,
         url: "https://example.com/mcp".parse().unwrap(),
         headers: vec![NamedSecret {
             name: "authorization".to_owned(),

@@ -1,4 +1,5 @@
-//! A scriptable MCP server over HTTP, for faults and for looking at what the daemon sends.
+//! A scriptable MCP server, for faults and for looking at what the daemon sends: Streamable HTTP, the
+//! HTTP+SSE of old, and lines of JSON, on the loopback interface or on a Unix socket.
 //!
 //! It answers every method sensibly for its era. A test replaces single answers with
 //! [`FakeMcp::on`], reads what arrived with [`FakeMcp::seen`] or awaits it with [`FakeMcp::wait`].
@@ -6,10 +7,10 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::path::PathBuf;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -18,25 +19,32 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::json::{lenient, raw_member};
 use crate::wait::{PATIENCE, eventually, within};
 
+mod channel;
 mod defaults;
-pub mod wire;
+pub mod proxy;
+pub mod relay;
+mod reply;
+
+use channel::Channel;
+pub use reply::{Dropped, Reply, SseWriter, Step, Write, body, stream};
+use reply::{Pending, Wire, play};
 
 /// Newest version of the modern era.
 pub const MODERN: &str = "2026-07-28";
+/// Name of a socket in its directory.
+const SOCKET: &str = "mcp.sock";
 /// Newest version of the legacy era.
 pub const LEGACY: &str = "2025-11-25";
 
 type Body = UnsyncBoxBody<Bytes, Dropped>;
-type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-/// Writes a body.
-pub type Write = Box<dyn FnOnce(SseWriter) -> Pending<()> + Send>;
 type Hook = Arc<dyn Fn(Seen) -> Pending<Reply> + Send + Sync>;
 
 /// A request as it arrived.
@@ -94,113 +102,6 @@ impl Seen {
     }
 }
 
-/// What the server does with a request.
-pub enum Reply {
-    /// The default for the method.
-    Default,
-    /// A JSON-RPC result.
-    Json(Value),
-    /// A JSON-RPC result as text, sent byte for byte.
-    Text(String),
-    /// A JSON-RPC error: code, message and, unless null, data.
-    Error(i64, &'static str, Value),
-    /// Any HTTP answer.
-    Raw(u16, Vec<(&'static str, String)>, Bytes),
-    /// An event stream, step by step; it is closed after the last one.
-    Sse(Vec<Step>),
-    /// An event stream that a task writes; see [`stream`].
-    Stream(Write),
-    /// Any HTTP answer whose body a task writes; see [`body`].
-    Body(u16, Vec<(&'static str, String)>, Write),
-    /// No answer ever.
-    Hang,
-    /// The TCP connection is dropped.
-    Reset,
-}
-
-/// A step of a scripted event stream.
-pub enum Step {
-    /// An event that holds this message.
-    Message(Value),
-    /// The JSON-RPC result of the request.
-    Result(Value),
-    /// Anything at all, byte for byte.
-    Bytes(Bytes),
-    /// The connection is dropped.
-    Reset,
-    /// A pause.
-    Pause(Duration),
-    /// Nothing more, without closing.
-    Hang,
-}
-
-/// Makes [`Reply::Stream`] from an async closure.
-pub fn stream<F, Fut>(write: F) -> Reply
-where
-    F: FnOnce(SseWriter) -> Fut + Send + 'static,
-    Fut: Future<Output = ()> + Send + 'static,
-{
-    Reply::Stream(Box::new(|writer| Box::pin(write(writer))))
-}
-
-/// Makes [`Reply::Body`] from an async closure.
-pub fn body<F, Fut>(status: u16, headers: &[(&'static str, &str)], write: F) -> Reply
-where
-    F: FnOnce(SseWriter) -> Fut + Send + 'static,
-    Fut: Future<Output = ()> + Send + 'static,
-{
-    let headers = headers
-        .iter()
-        .map(|(name, value)| (*name, (*value).to_owned()));
-    Reply::Body(
-        status,
-        headers.collect(),
-        Box::new(|writer| Box::pin(write(writer))),
-    )
-}
-
-/// The sending end of an event stream.
-#[derive(Clone)]
-pub struct SseWriter {
-    id: Value,
-    sender: mpsc::Sender<Result<Bytes, Dropped>>,
-}
-
-impl SseWriter {
-    /// Sends an event that holds a message.
-    pub async fn message(&self, message: &Value) {
-        self.bytes(format!("event: message\ndata: {message}\n\n"))
-            .await;
-    }
-
-    /// Sends the result of the request.
-    pub async fn result(&self, result: Value) {
-        let answer = json!({"jsonrpc": "2.0", "id": self.id, "result": result});
-        self.message(&answer).await;
-    }
-
-    /// Sends any bytes.
-    pub async fn bytes(&self, bytes: impl Into<Bytes>) {
-        // A reader that is gone is what some tests are about.
-        let _gone = self.sender.send(Ok(bytes.into())).await;
-    }
-
-    /// Sends the same again and again until the reader is gone.
-    pub async fn flood(&self, bytes: Bytes) {
-        while self.sender.send(Ok(bytes.clone())).await.is_ok() {}
-    }
-
-    /// Drops the connection.
-    pub async fn reset(&self) {
-        let _gone = self.sender.send(Err(Dropped)).await;
-    }
-
-    /// Waits until the reader is gone.
-    pub async fn closed(&self) {
-        self.sender.closed().await;
-    }
-}
-
 /// What kind of server it is.
 #[allow(clippy::struct_excessive_bools, reason = "independent switches")]
 struct Traits {
@@ -208,6 +109,7 @@ struct Traits {
     sse: bool,
     sessions: bool,
     offer_stream: bool,
+    wire: Wire,
     version: &'static str,
 }
 
@@ -219,6 +121,9 @@ struct Inner {
     dropped: watch::Sender<Vec<usize>>,
     pushes: broadcast::Sender<Value>,
     listeners: watch::Sender<usize>,
+    session_count: AtomicU64,
+    /// Open sessions of HTTP+SSE, by their URLs.
+    channels: Mutex<HashMap<String, Channel>>,
     sessions: Mutex<HashSet<String>>,
     /// How requests of a session that is unknown are refused.
     unknown_session: Mutex<(u16, String)>,
@@ -228,8 +133,15 @@ struct Inner {
 #[derive(Clone)]
 pub struct FakeMcp {
     inner: Arc<Inner>,
-    addr: SocketAddr,
-    _server: Arc<ServerTask>,
+    place: Arc<Place>,
+    server: Arc<ServerTask>,
+}
+
+/// Where it listens.
+enum Place {
+    Tcp(SocketAddr),
+    /// The socket is in a directory that goes with the server.
+    Unix(tempfile::TempDir),
 }
 
 struct ServerTask(tokio::task::JoinHandle<()>);
@@ -244,6 +156,7 @@ impl Drop for ServerTask {
 pub struct Builder {
     inner: Inner,
     addr: SocketAddr,
+    on_socket: bool,
 }
 
 impl Builder {
@@ -254,6 +167,7 @@ impl Builder {
                 sse: false,
                 sessions: !modern,
                 offer_stream: true,
+                wire: Wire::Streamable,
                 version: if modern { MODERN } else { LEGACY },
             },
             hooks: Mutex::default(),
@@ -262,11 +176,14 @@ impl Builder {
             dropped: watch::Sender::default(),
             pushes: broadcast::Sender::new(64),
             listeners: watch::Sender::default(),
+            session_count: AtomicU64::new(0),
+            channels: Mutex::default(),
             sessions: Mutex::default(),
             unknown_session: Mutex::new((404, String::new())),
         };
         Self {
             inner,
+            on_socket: false,
             addr: SocketAddr::from(([127, 0, 0, 1], 0)),
         }
     }
@@ -278,11 +195,32 @@ impl Builder {
         self
     }
 
-    /// Speaks this version (legacy).
+    /// Speaks another version of its era.
     #[must_use]
     pub fn version(mut self, version: &'static str) -> Self {
         self.inner.traits.version = version;
         self
+    }
+
+    /// Speaks HTTP+SSE (legacy).
+    #[must_use]
+    pub fn http_sse(mut self) -> Self {
+        self.inner.traits.wire = Wire::Sse;
+        self
+    }
+
+    /// Listens on a Unix socket.
+    #[must_use]
+    pub fn on_socket(mut self) -> Self {
+        self.on_socket = true;
+        self
+    }
+
+    /// Speaks lines of JSON, on a Unix socket.
+    #[must_use]
+    pub fn lines(mut self) -> Self {
+        self.inner.traits.wire = Wire::Lines;
+        self.on_socket()
     }
 
     /// Gives no session ids (legacy).
@@ -320,20 +258,28 @@ impl Builder {
         self
     }
 
-    /// Starts the server on a free port of the loopback interface.
+    /// Starts the server on a free port of the loopback interface, or on a socket of its own.
     pub async fn start(self) -> FakeMcp {
-        // An earlier fake at the same address may still be on its way out.
-        let listener = eventually("the port", PATIENCE, async || {
-            TcpListener::bind(self.addr).await.ok()
-        });
-        let listener = listener.await;
-        let addr = listener.local_addr().expect("the bound address");
         let inner = Arc::new(self.inner);
-        let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
+        let (place, server) = if self.on_socket {
+            let dir = tempfile::tempdir().expect("make a directory");
+            let listener = UnixListener::bind(dir.path().join(SOCKET)).expect("bind a socket");
+            let server = tokio::spawn(serve_socket(listener, Arc::clone(&inner)));
+            (Place::Unix(dir), server)
+        } else {
+            // An earlier fake at the same address may still be on its way out.
+            let listener = eventually("the port", PATIENCE, async || {
+                TcpListener::bind(self.addr).await.ok()
+            });
+            let listener = listener.await;
+            let addr = listener.local_addr().expect("the bound address");
+            let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
+            (Place::Tcp(addr), server)
+        };
         FakeMcp {
             inner,
-            addr,
-            _server: Arc::new(ServerTask(server)),
+            place: Arc::new(place),
+            server: Arc::new(ServerTask(server)),
         }
     }
 }
@@ -356,12 +302,49 @@ impl FakeMcp {
 
     /// Its URL.
     pub fn url(&self) -> String {
-        format!("http://{}/mcp", self.addr)
+        let path = match self.inner.traits.wire {
+            Wire::Sse => channel::STREAM,
+            Wire::Streamable | Wire::Lines => "/mcp",
+        };
+        format!("http://{}{path}", self.addr())
     }
 
     /// Its address.
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        match &*self.place {
+            Place::Tcp(addr) => *addr,
+            Place::Unix(_) => panic!("a fake on a socket has no address"),
+        }
+    }
+
+    /// Settings that run a child which passes everything on to this fake; it speaks lines on a socket.
+    pub async fn as_child(&self, name: &str) -> crate::v1::ServerSpec {
+        let program = crate::daemon::programs().await.join("fake-relay");
+        let socket = self.socket().to_str().expect("a path is UTF-8").to_owned();
+        crate::clients::stdio_spec(name, program.to_str().expect("a path is UTF-8"), &[socket])
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> PathBuf {
+        match &*self.place {
+            Place::Tcp(_) => panic!("a fake on a port has no socket"),
+            Place::Unix(dir) => dir.path().join(SOCKET),
+        }
+    }
+
+    /// Ends the server and everything that is open, and waits until its place is free.
+    pub async fn stop(self) {
+        self.server.0.abort();
+        let bound = crate::wait::PATIENCE;
+        crate::wait::eventually("the end of the fake", bound, async || {
+            self.server.0.is_finished().then_some(())
+        })
+        .await;
+    }
+
+    /// Ends every open stream of HTTP+SSE.
+    pub fn end_streams(&self) {
+        self.inner.channels.lock().unwrap().clear();
     }
 
     /// Replaces the answer to a JSON-RPC method, to `GET`, `DELETE` or, with `*`, to everything.
@@ -479,31 +462,38 @@ async fn serve(listener: TcpListener, inner: Arc<Inner>) {
             continue;
         };
         let inner = Arc::clone(&inner);
-        connections.spawn(async move {
-            let service = hyper::service::service_fn(move |request| {
-                let inner = Arc::clone(&inner);
-                async move { answer(&inner, request).await.ok_or(Dropped) }
-            });
-            let io = hyper_util::rt::TokioIo::new(stream);
-            let connection =
-                hyper::server::conn::http1::Builder::new().serve_connection(io, service);
-            // An error here is a connection that one of the two sides dropped.
-            let _dropped = connection.await;
-        });
+        connections.spawn(serve_http(stream, inner));
     }
 }
 
-/// The error that makes hyper drop a connection.
-#[derive(Debug)]
-pub struct Dropped;
-
-impl std::fmt::Display for Dropped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("dropped on purpose")
+async fn serve_socket(listener: UnixListener, inner: Arc<Inner>) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let inner = Arc::clone(&inner);
+        if inner.traits.wire == Wire::Lines {
+            connections.spawn(channel::serve_lines(stream, inner));
+        } else {
+            connections.spawn(serve_http(stream, inner));
+        }
     }
 }
 
-impl std::error::Error for Dropped {}
+async fn serve_http<S>(stream: S, inner: Arc<Inner>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = hyper::service::service_fn(move |request| {
+        let inner = Arc::clone(&inner);
+        async move { answer(&inner, request).await.ok_or(Dropped) }
+    });
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let connection = hyper::server::conn::http1::Builder::new().serve_connection(io, service);
+    // An error here is a connection that one of the two sides dropped.
+    let _dropped = connection.await;
+}
 
 /// Notes that an answer was given up before it was complete.
 struct Watch {
@@ -551,30 +541,17 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
         json: lenient(std::str::from_utf8(&body).unwrap_or_default()),
         body,
     };
-    inner.seen.send_modify(|all| {
-        seen.index = all.len();
-        all.push(seen.clone());
-    });
+    note(inner, &mut seen);
     let watch = Watch {
         inner: Arc::clone(inner),
         index: seen.index,
         complete: false,
     };
-    let key = match seen.method() {
-        "" => seen.http.as_str(),
-        method => method,
+    let reply = if inner.traits.wire == Wire::Sse {
+        channel::answer(inner, &seen).await
+    } else {
+        decide(inner, &seen).await
     };
-    let hook = refuse_session(inner, &seen).or_else(|| {
-        let hooks = inner.hooks.lock().unwrap();
-        hooks.get(key).or_else(|| hooks.get("*")).cloned()
-    });
-    let mut reply = match hook {
-        Some(hook) => hook(seen.clone()).await,
-        None => Reply::Default,
-    };
-    if matches!(reply, Reply::Default) {
-        reply = defaults::reply(inner, &seen);
-    }
     let id = seen.json["id"].clone();
     let respond = |watch: Watch, text: String| {
         if inner.traits.sse && !seen.method().is_empty() {
@@ -637,6 +614,34 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
     Some(response)
 }
 
+/// Remembers a request.
+fn note(inner: &Inner, seen: &mut Seen) {
+    inner.seen.send_modify(|all| {
+        seen.index = all.len();
+        all.push(seen.clone());
+    });
+}
+
+/// What the test wants to be answered, or else the default.
+async fn decide(inner: &Arc<Inner>, seen: &Seen) -> Reply {
+    let key = match seen.method() {
+        "" => seen.http.as_str(),
+        method => method,
+    };
+    let hook = refuse_session(inner, seen).or_else(|| {
+        let hooks = inner.hooks.lock().unwrap();
+        hooks.get(key).or_else(|| hooks.get("*")).cloned()
+    });
+    let reply = match hook {
+        Some(hook) => hook(seen.clone()).await,
+        None => Reply::Default,
+    };
+    match reply {
+        Reply::Default => defaults::reply(inner, seen),
+        reply => reply,
+    }
+}
+
 fn plain(status: u16, headers: &[(&'static str, String)], body: Bytes) -> Response<Body> {
     let mut response = Response::builder().status(status);
     for (name, value) in headers {
@@ -660,6 +665,7 @@ fn written(id: &Value, watch: Watch, write: Write) -> Body {
     let mut writing = write(SseWriter {
         id: id.clone(),
         sender,
+        wire: Wire::Streamable,
     });
     tokio::spawn(async move {
         tokio::select! {
@@ -672,21 +678,4 @@ fn written(id: &Value, watch: Watch, write: Write) -> Body {
     });
     let frames = ReceiverStream::new(receiver).map(|bytes| bytes.map(Frame::data));
     StreamBody::new(frames).boxed_unsync()
-}
-
-fn play(steps: Vec<Step>) -> Write {
-    Box::new(|writer| {
-        Box::pin(async move {
-            for step in steps {
-                match step {
-                    Step::Message(message) => writer.message(&message).await,
-                    Step::Result(result) => writer.result(result).await,
-                    Step::Bytes(bytes) => writer.bytes(bytes).await,
-                    Step::Reset => writer.reset().await,
-                    Step::Pause(pause) => tokio::time::sleep(pause).await,
-                    Step::Hang => writer.closed().await,
-                }
-            }
-        })
-    })
 }

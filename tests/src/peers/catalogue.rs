@@ -34,7 +34,8 @@ async fn python(set: &'static str, file: &str, args: &[&str]) -> CommandLine {
 
 async fn python_http(set: &'static str, file: &str, kind: &str) -> HttpPeer {
     let line = python(set, file, &[kind]).await;
-    HttpPeer::start("/mcp", |port| {
+    let path = if kind == "sse" { "/sse" } else { "/mcp" };
+    HttpPeer::start(path, |port| {
         let mut line = line.clone();
         line.args.push(port.to_string());
         line
@@ -51,6 +52,12 @@ pub async fn everything_stdio() -> CommandLine {
 pub async fn everything_http() -> HttpPeer {
     let line = npm("mcp-server-everything", &["streamableHttp"]).await;
     HttpPeer::start("/mcp", |port| line.clone().env("PORT", &port.to_string())).await
+}
+
+/// The same over legacy HTTP+SSE.
+pub async fn everything_sse() -> HttpPeer {
+    let line = npm("mcp-server-everything", &["sse"]).await;
+    HttpPeer::start("/sse", |port| line.clone().env("PORT", &port.to_string())).await
 }
 
 /// The reference file server for one directory.
@@ -75,7 +82,7 @@ pub async fn py1_stdio() -> CommandLine {
     python("py1", "py1_server.py", &["stdio"]).await
 }
 
-/// Python SDK 1.x over HTTP; `kind` is `http`, `http-json` or `http-stateless`.
+/// Python SDK 1.x over HTTP; `kind` is `http`, `http-json`, `http-stateless` or `sse`.
 pub async fn py1_http(kind: &str) -> HttpPeer {
     python_http("py1", "py1_server.py", kind).await
 }
@@ -85,7 +92,7 @@ pub async fn py2_stdio() -> CommandLine {
     python("py2", "py2_server.py", &["stdio"]).await
 }
 
-/// Python SDK 2.x over HTTP; `kind` is `http` or `http-stateless`.
+/// Python SDK 2.x over HTTP; `kind` is `http`, `http-stateless` or `sse`.
 pub async fn py2_http(kind: &str) -> HttpPeer {
     python_http("py2", "py2_server.py", kind).await
 }
@@ -98,6 +105,11 @@ pub async fn fastmcp_stdio() -> CommandLine {
 /// FastMCP over HTTP.
 pub async fn fastmcp_http() -> HttpPeer {
     python_http("fastmcp", "fm_server.py", "http").await
+}
+
+/// FastMCP over legacy HTTP+SSE.
+pub async fn fastmcp_sse() -> HttpPeer {
+    python_http("fastmcp", "fm_server.py", "sse").await
 }
 
 /// The published time server.

@@ -17,12 +17,15 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{Link, News, Pulse};
 use crate::mcp::open::{Dialer, Known, Opened};
 use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State};
+use crate::mcp::subscriptions::Subscriptions;
 use crate::model::spec::ServerSpec;
 use crate::model::status::{
-    ConnectionState, Failure, Push, ServerRecord, ServerStatus, Session, TransportKind, Verdict,
+    ConnectionState, Failure, Push, ServerRecord, ServerStatus, Session, Verdict,
 };
 use crate::store::Store;
 
+/// Pause before a status that could not be stored is stored again.
+const PUBLISH_AGAIN: Duration = Duration::from_secs(1);
 /// Signs of life in a row that must fail before a server is given up, and the pause between them.
 const SILENCES: u32 = 2;
 const PULSE_AGAIN: Duration = Duration::from_secs(1);
@@ -48,6 +51,7 @@ pub(super) struct Actor {
     /// The status as it was last committed.
     published: ServerStatus,
     catalog: Arc<Catalog>,
+    subscriptions: Subscriptions,
     state: State,
     link: Option<Arc<Link>>,
     /// The link goes on with the session of an earlier run.
@@ -61,6 +65,8 @@ pub(super) struct Actor {
     retry_due: Option<Instant>,
     next_ping: Option<Instant>,
     next_refresh: Option<Instant>,
+    /// When a status that could not be stored is stored again.
+    publish_due: Option<Instant>,
     /// A fault was seen that may mean that the server is gone.
     suspected: bool,
     /// Signs of life in a row that did not come.
@@ -85,6 +91,7 @@ impl Actor {
         store: Store,
         live: watch::Sender<Live>,
         status: ServerStatus,
+        subscriptions: Subscriptions,
     ) -> Self {
         Self {
             key: record.key,
@@ -98,6 +105,7 @@ impl Actor {
             published: status.clone(),
             status,
             catalog: Arc::default(),
+            subscriptions,
             state: State::Disconnected,
             link: None,
             resumed: false,
@@ -109,6 +117,7 @@ impl Actor {
             retry_due: None,
             next_ping: None,
             next_refresh: None,
+            publish_due: None,
             suspected: false,
             silences: 0,
             refreshers: Vec::new(),
@@ -164,6 +173,7 @@ impl Actor {
             self.dirty_due,
             self.next_ping,
             self.next_refresh,
+            self.publish_due,
         ];
         let timer = timer
             .into_iter()
@@ -308,11 +318,10 @@ impl Actor {
                     verdict: self.verdict.clone(),
                     session: self.session.clone(),
                 };
-                let token = cancel.clone();
-                let task = self
-                    .dialer
-                    .tasks
-                    .spawn(async move { dialer.open(&key, &spec, &known, &token).await });
+                let (followed, token) = (self.subscriptions.clone(), cancel.clone());
+                let task = self.dialer.tasks.spawn(async move {
+                    dialer.open(&key, &spec, &known, &followed, &token).await
+                });
                 self.opening = Some(Opening { cancel, task });
             }
             Effect::AbortOpen => {
@@ -493,6 +502,9 @@ impl Actor {
             self.status.next_retry = None;
             self.handle(Event::RetryDue).await;
         }
+        if due(&mut self.publish_due) {
+            self.publish().await;
+        }
         if due(&mut self.dirty_due) {
             if self.listing.is_some() {
                 // One reading at a time: look again when it is done.
@@ -513,7 +525,7 @@ impl Actor {
             self.next_ping = soon(interval);
             let suspected = std::mem::take(&mut self.suspected) || self.silences > 0;
             if let Some(link) = &self.link
-                && link.transport_kind() == TransportKind::StreamableHttp
+                && link.needs_pulse()
                 && (suspected || link.is_quiet(interval / 2))
             {
                 link.feel_pulse(self.dialer.settings.probe);
@@ -545,13 +557,16 @@ impl Actor {
         if comparable(&self.status) == comparable(&self.published) {
             return;
         }
-        self.published = self.status.clone();
         let written = self
             .store
             .set_status(self.key.clone(), self.status.clone(), self.verdict.clone())
             .await;
-        if let Err(error) = written {
-            tracing::error!(%error, "a status could not be stored");
+        match written {
+            Ok(_) => self.published = self.status.clone(),
+            Err(error) => {
+                tracing::error!(%error, "a status could not be stored");
+                self.publish_due = Clock.now().checked_add(PUBLISH_AGAIN);
+            }
         }
     }
 }

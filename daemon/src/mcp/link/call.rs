@@ -299,7 +299,7 @@ impl Link {
                     patience.run(false);
                     return match answer {
                         Ok(Ok(result)) => Ok(result),
-                        Ok(Err(rpc)) => Err(Error::upstream(rpc).into()),
+                        Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
                         Err(loss) => Err(self.failure(loss, first)),
                     };
                 }
@@ -347,13 +347,17 @@ impl Link {
         // Whatever is not an answer leaves it open what the server did.
         let unclear = matches!(
             loss.error.reason(),
-            Reason::UpstreamUnreachable | Reason::OutcomeUnknown | Reason::NotAnMcpServer
+            Reason::UpstreamUnreachable
+                | Reason::OutcomeUnknown
+                | Reason::NotAnMcpServer
+                | Reason::UpstreamProtocol
         );
         let error = if loss.sent == Sent::Maybe && unclear {
             lost_call(&loss.error)
         } else {
             loss.error
         };
+        let error = self.redactor.error(error);
         CallFailure { error, repeat }
     }
 

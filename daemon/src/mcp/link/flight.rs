@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Link;
 use crate::mcp::era::Request;
 use crate::mcp::protocol::{self, ObjectWriter, method};
-use crate::mcp::transport::{Exchange, Loss, Transport};
-use crate::model::status::{Era, TransportKind};
+use crate::mcp::transport::{Exchange, Loss};
+use crate::model::status::Era;
 
 /// A request under way; giving it up tells the server.
 pub(super) struct Flight {
@@ -32,8 +32,7 @@ pub(super) struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let link = &self.link;
-        let by_stream =
-            link.dialect.era() == Era::Modern && matches!(link.transport, Transport::Http(_));
+        let by_stream = link.dialect.era() == Era::Modern && link.transport.is_streamable_http();
         if !self.armed || by_stream || link.closed.is_cancelled() {
             return;
         }
@@ -62,7 +61,7 @@ impl Link {
     ) -> std::result::Result<Flight, Loss> {
         let frame = self.dialect.encode(request, id);
         // A child has not seen a request that still waits for its turn; over HTTP it may be on its way already.
-        let armed = self.transport_kind() == TransportKind::StreamableHttp;
+        let armed = self.transport.is_streamable_http();
         let mut guard = Guard {
             link: Arc::clone(self),
             id,

@@ -1,4 +1,4 @@
-//! Signs of life: whether an HTTP server is still there. A child's end is seen without asking.
+//! Signs of life: whether a server on the network is still there. A child's end is seen without asking.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -70,7 +70,7 @@ impl Link {
 
     /// Whether the server refuses everything since it refused a call: some say 400 of a session that they have forgotten.
     fn refuses_session(&self, error: &Error) -> bool {
-        self.session_doubted.swap(false, Ordering::Relaxed) && http_status(error) == Some(400)
+        self.session_doubted.swap(false, Ordering::Relaxed) && error.http_status() == Some(400)
     }
 
     fn judge_error(&self, error: Error) -> Pulse {
@@ -80,7 +80,7 @@ impl Link {
         if unsupported && self.dialect.era() == Era::Modern {
             return Pulse::Changed(changed("it no longer speaks the version that was agreed"));
         }
-        match (error.reason(), http_status(&error)) {
+        match (error.reason(), error.http_status()) {
             // A client error comes from somebody who is there.
             (_, Some(400..500)) => Pulse::Alive,
             (Reason::UpstreamUnreachable | Reason::OutcomeUnknown, _) => Pulse::Silent(error),
@@ -95,12 +95,6 @@ impl Link {
             .unwrap_or_else(PoisonError::into_inner)
             .is_empty()
     }
-}
-
-fn http_status(error: &Error) -> Option<u16> {
-    let mut facts = error.facts().iter();
-    let (_, status) = facts.find(|(name, _)| *name == "http_status")?;
-    status.parse().ok()
 }
 
 fn changed(how: &str) -> Error {

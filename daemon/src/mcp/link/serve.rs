@@ -60,37 +60,32 @@ impl Link {
         origin: Option<&Arc<Running>>,
     ) {
         let withdrawn = CancellationToken::new();
-        let full = {
+        {
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            let full = asked.len() >= MAX_ASKED;
-            if !full {
-                asked.insert(id.as_str().to_owned(), withdrawn.clone());
+            if asked.len() >= MAX_ASKED {
+                // Not even refused: every answer would be one more request under way to a server that floods us.
+                tracing::debug!(method, "ignored a request: too many are being answered");
+                return;
             }
-            full
-        };
+            asked.insert(id.as_str().to_owned(), withdrawn.clone());
+        }
         let (link, origin) = (Arc::clone(self), origin.cloned());
         self.tasks.spawn(async move {
             let params = params.unwrap_or(RawJson::EMPTY_OBJECT);
-            let outcome = if full {
-                Some(Err(refused("too many requests are being answered")))
-            } else {
-                tokio::select! {
-                    outcome = link.answer(&method, &params, origin) => Some(outcome),
-                    () = withdrawn.cancelled() => None,
-                }
+            let outcome = tokio::select! {
+                outcome = link.answer(&method, &params, origin) => Some(outcome),
+                () = withdrawn.cancelled() => None,
             };
-            if !full {
-                link.asked
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(id.as_str());
-            }
             // A server that has withdrawn its request, or that is being left, gets no answer.
             if let Some(outcome) = outcome
                 && !link.closed.is_cancelled()
             {
                 link.respond(&id, &outcome).await;
             }
+            link.asked
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(id.as_str());
         });
     }
 
@@ -114,6 +109,11 @@ impl Link {
             method::TOOLS_CHANGED => self.report(|news| news.tools = true),
             method::RESOURCES_CHANGED => self.report(|news| news.resources = true),
             method::PROMPTS_CHANGED => self.report(|news| news.prompts = true),
+            method::RESOURCE_UPDATED => {
+                if let Some(uri) = params.get("uri").and_then(|uri| uri.read::<String>()) {
+                    self.subscriptions.updated(&uri);
+                }
+            }
             method::PROGRESS => {
                 if let Some(call) = origin.cloned().or_else(|| self.by_progress(&params)) {
                     call.tell(CallEvent::Progress(params));

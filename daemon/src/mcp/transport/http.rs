@@ -22,7 +22,8 @@ use crate::mcp::headers::SESSION;
 use crate::mcp::protocol::{self, Message};
 use crate::mcp::transport::sse;
 use crate::mcp::transport::{Loss, Refusal, Sent};
-use crate::model::spec::HttpSpec;
+use crate::model::spec::{HttpSpec, NamedSecret, UnixSocketSpec};
+use crate::model::status::TransportKind;
 use crate::policy::{Policy, blocked_cause, printable};
 
 /// Longest pause that a server may impose with `retry:`.
@@ -33,20 +34,25 @@ const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 const MAX_IDLE_RESUMES: u32 = 5;
 /// How much of a foreign error body is shown.
 const EXCERPT: usize = 200;
+/// Bytes of a body that are taken in one turn.
+const TURN: usize = 64 * 1024;
 /// How long an error body may take.
 const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an error body that are read to find a JSON-RPC error in it.
 const ERROR_BODY: usize = 64 * 1024;
 
-/// One server behind a URL.
+/// One server behind a URL, on the network or on a Unix socket.
 #[derive(Debug)]
 pub struct Http {
     client: Client,
     url: Url,
     /// The URL without its query, which may hold a key.
     shown: String,
+    kind: TransportKind,
     headers: HeaderMap,
     session: RwLock<Option<HeaderValue>>,
+    /// The URL itself names a session, as the POST URL of HTTP+SSE does.
+    session_in_url: bool,
     version: RwLock<Option<HeaderValue>>,
     message_limit: usize,
     close_grace: Duration,
@@ -69,12 +75,78 @@ impl Http {
             client,
             url: spec.url.clone(),
             shown: printable(&spec.url),
-            headers: custom_headers(spec)?,
+            kind: TransportKind::StreamableHttp,
+            headers: custom_headers(&spec.headers, "spec.http.headers")?,
             session: RwLock::default(),
+            session_in_url: false,
             version: RwLock::default(),
             message_limit,
             close_grace,
         })
+    }
+
+    /// Prepares requests to a server on a Unix socket; `client` connects to that socket only. Dials nothing.
+    ///
+    /// # Errors
+    /// `INVALID_FIELD` for a path or a header that HTTP does not allow.
+    pub fn on_socket(
+        client: Client,
+        spec: &UnixSocketSpec,
+        message_limit: usize,
+        close_grace: Duration,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            client,
+            url: spec.http_url()?,
+            shown: format!("unix:{}", spec.path),
+            kind: TransportKind::UnixSocket,
+            headers: custom_headers(&spec.headers, "spec.unix_socket.headers")?,
+            session: RwLock::default(),
+            session_in_url: false,
+            version: RwLock::default(),
+            message_limit,
+            close_grace,
+        })
+    }
+
+    /// Over what it runs.
+    pub(super) fn kind(&self) -> TransportKind {
+        self.kind
+    }
+
+    /// The same server at another URL of the same origin, which the server gave out for this session only.
+    pub(super) fn for_session(&self, url: Url) -> Self {
+        Self {
+            client: self.client.clone(),
+            shown: printable(&url),
+            url,
+            kind: self.kind,
+            headers: self.headers.clone(),
+            session: RwLock::default(),
+            session_in_url: true,
+            version: RwLock::default(),
+            message_limit: self.message_limit,
+            close_grace: self.close_grace,
+        }
+    }
+
+    /// The URL.
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The URL as people may see it.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// The longest message, in bytes.
+    pub(super) fn message_limit(&self) -> usize {
+        self.message_limit
+    }
+
+    fn has_session(&self) -> bool {
+        self.session_in_url || self.session().is_some()
     }
 
     /// Remembers the version that the legacy handshake agreed on, for streams that are opened with GET.
@@ -135,7 +207,7 @@ impl Http {
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json, text/event-stream")
             .body(body);
-        let had_session = self.session().is_some();
+        let had_session = self.has_session();
         let response = request.send().await.map_err(|error| self.loss(&error))?;
         if response.status().is_success() {
             return Ok(response);
@@ -225,7 +297,7 @@ impl Http {
         {
             request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
         }
-        let had_session = self.session().is_some();
+        let had_session = self.has_session();
         let response = request.send().await.map_err(|error| self.loss(&error))?;
         if !response.status().is_success() {
             return Err(self.refusal(response, had_session).await);
@@ -267,7 +339,11 @@ impl Http {
         EventStream {
             body,
             parser: sse::Parser::new(self.message_limit),
+            events: VecDeque::new(),
             ready: VecDeque::new(),
+            pace: Pace::default(),
+            silent: 0,
+            limit: self.message_limit,
         }
     }
 
@@ -289,8 +365,9 @@ impl Http {
         mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
         limit: usize,
     ) -> Result<Bytes, Loss> {
-        let mut bytes = BytesMut::new();
+        let (mut bytes, mut pace) = (BytesMut::new(), Pace::default());
         while let Some(chunk) = body.next().await {
+            pace.take_turns(chunk.as_ref().map_or(0, Bytes::len)).await;
             let chunk = chunk.map_err(|error| self.loss(&error))?;
             if bytes.len() + chunk.len() > limit {
                 return Err(Loss::maybe_sent(Error::new(
@@ -366,22 +443,22 @@ impl Http {
     }
 }
 
-/// The headers of a registration, ready to be sent.
+/// The headers of a registration, ready to be sent; `field` is where they are in it.
 ///
 /// # Errors
 /// `INVALID_FIELD` for a name or a value that HTTP does not allow; the value is not shown.
-pub fn custom_headers(spec: &HttpSpec) -> Result<HeaderMap, Error> {
+pub fn custom_headers(list: &[NamedSecret], field: &'static str) -> Result<HeaderMap, Error> {
     let mut headers = HeaderMap::new();
-    for header in &spec.headers {
+    for header in list {
         let name = HeaderName::try_from(header.name.as_str()).map_err(|_| {
             Error::invalid(
-                "spec.http.headers.name",
+                format!("{field}.name"),
                 format!("`{}` is not a header name", header.name),
             )
         })?;
         let mut value = HeaderValue::try_from(header.value.expose().as_str()).map_err(|_| {
             Error::invalid(
-                "spec.http.headers.value",
+                format!("{field}.value"),
                 format!(
                     "the value of header `{}` has characters that HTTP does not allow",
                     header.name
@@ -482,11 +559,32 @@ fn root_cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
+/// Lets other tasks, and the timers of this one, have their turn while a body is always ready: a bomb that is being
+/// unpacked must not keep a worker to itself. (The runtime's own budget does not help: once it is used up, timers of the
+/// same task do not fire either.)
+#[derive(Debug, Default)]
+struct Pace(usize);
+
+impl Pace {
+    async fn take_turns(&mut self, bytes: usize) {
+        self.0 += bytes;
+        if self.0 > TURN {
+            self.0 = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// Messages of one SSE body.
 pub struct EventStream {
     body: Body,
     parser: sse::Parser,
+    events: VecDeque<sse::Event>,
     ready: VecDeque<Message>,
+    pace: Pace,
+    /// Bytes since the last event.
+    silent: usize,
+    limit: usize,
 }
 
 impl std::fmt::Debug for EventStream {
@@ -518,21 +616,53 @@ impl EventStream {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(message);
             }
+            let event = self.next_event().await?;
+            if event.kind != "message" {
+                continue;
+            }
+            match protocol::parse_all(&event.data) {
+                Ok(messages) => self.ready.extend(messages),
+                Err(cause) => tracing::debug!(%cause, "skipped an event that is no message"),
+            }
+        }
+    }
+
+    /// The next event of any kind. Cancel-safe.
+    pub(super) async fn next_event(&mut self) -> Result<sse::Event, StreamEnd> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
             let chunk = match self.body.next().await {
                 Some(Ok(chunk)) => chunk,
                 Some(Err(_)) => return Err(StreamEnd::Broken),
                 None => return Err(StreamEnd::Closed),
             };
-            let events = self.parser.push(&chunk).map_err(|too_large| {
-                StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, too_large.to_string()))
-            })?;
-            for event in events.into_iter().filter(|event| event.kind == "message") {
-                match protocol::parse_all(&event.data) {
-                    Ok(messages) => self.ready.extend(messages),
-                    Err(cause) => tracing::debug!(%cause, "skipped an event that is no message"),
-                }
+            self.pace.take_turns(chunk.len()).await;
+            let too_large =
+                |text: String| StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, text));
+            let events = self
+                .parser
+                .push(&chunk)
+                .map_err(|cause| too_large(cause.to_string()))?;
+            self.silent = if events.is_empty() {
+                self.silent + chunk.len()
+            } else {
+                0
+            };
+            if self.silent > self.limit && !self.parser.skips_oversize() {
+                return Err(too_large(format!(
+                    "{} bytes of the stream held no event (limits.message_bytes)",
+                    self.silent
+                )));
             }
+            self.events.extend(events);
         }
+    }
+
+    /// Skips events that are too large: many share this stream.
+    pub(super) fn skip_oversize(&mut self) {
+        self.parser.skip_oversize();
     }
 
     /// For `Last-Event-ID`.

@@ -3,8 +3,13 @@
 //! A transport never sends anything twice: whether a repetition is safe is decided above, from [`Loss::sent`].
 
 pub mod http;
+pub mod http_sse;
+mod lines;
+mod pending;
+pub mod redact;
 pub mod sse;
 pub mod stdio;
+pub mod unix;
 
 use std::sync::Arc;
 
@@ -83,10 +88,14 @@ pub struct Refusal {
 /// A live way to a server.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// Streamable HTTP.
+    /// Streamable HTTP, on the network or on a Unix socket.
     Http(Arc<http::Http>),
+    /// Legacy HTTP+SSE.
+    HttpSse(Arc<http_sse::HttpSse>),
     /// A child process.
     Stdio(Arc<stdio::Stdio>),
+    /// Lines of JSON on a Unix socket.
+    UnixLines(Arc<unix::UnixLines>),
 }
 
 impl Transport {
@@ -94,8 +103,10 @@ impl Transport {
     #[must_use]
     pub fn kind(&self) -> TransportKind {
         match self {
-            Self::Http(_) => TransportKind::StreamableHttp,
+            Self::Http(http) => http.kind(),
+            Self::HttpSse(_) => TransportKind::Sse,
             Self::Stdio(_) => TransportKind::Stdio,
+            Self::UnixLines(_) => TransportKind::UnixSocket,
         }
     }
 
@@ -111,7 +122,9 @@ impl Transport {
                 .request(frame)
                 .await
                 .map(|e| Exchange::Http(Box::new(e))),
-            Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Stdio),
+            Self::HttpSse(sse) => sse.request(frame).map(|e| Exchange::HttpSse(Box::new(e))),
+            Self::Stdio(stdio) => stdio.request(frame).await.map(Exchange::Shared),
+            Self::UnixLines(unix) => unix.request(frame).await.map(Exchange::Shared),
         }
     }
 
@@ -122,8 +135,23 @@ impl Transport {
     pub async fn send(&self, body: Bytes, headers: &[(String, String)]) -> Result<(), Loss> {
         match self {
             Self::Http(http) => http.send(body, headers).await,
+            Self::HttpSse(sse) => sse.send(body, headers).await,
             Self::Stdio(stdio) => stdio.send(body).await,
+            Self::UnixLines(unix) => unix.send(body).await,
         }
+    }
+
+    /// Whether every request has an HTTP exchange of its own, as opposed to one channel for everything: then closing it
+    /// says that nobody waits any longer, and headers can say what a call is about.
+    #[must_use]
+    pub fn is_streamable_http(&self) -> bool {
+        matches!(self, Self::Http(_))
+    }
+
+    /// Whether the server's end is seen without asking: the system tells when a process on the same host is gone.
+    #[must_use]
+    pub fn sees_the_end(&self) -> bool {
+        matches!(self, Self::Stdio(_) | Self::UnixLines(_))
     }
 
     /// Ends the transport: DELETEs the session, or stops the process and everything that it started. Bounded by the
@@ -131,7 +159,20 @@ impl Transport {
     pub async fn close(&self) {
         match self {
             Self::Http(http) => http.close().await,
+            Self::HttpSse(sse) => sse.close(),
             Self::Stdio(stdio) => stdio.close().await,
+            Self::UnixLines(unix) => unix.close(),
+        }
+    }
+
+    /// Completes when no further message will come, with the reason. Never over Streamable HTTP, where every request has a
+    /// stream of its own.
+    pub async fn ended(&self) -> Error {
+        match self {
+            Self::Http(_) => std::future::pending().await,
+            Self::HttpSse(sse) => sse.ended().await,
+            Self::Stdio(stdio) => stdio.ended().await,
+            Self::UnixLines(unix) => unix.ended().await,
         }
     }
 
@@ -139,7 +180,7 @@ impl Transport {
     pub fn leave_session(&self) {
         match self {
             Self::Http(http) => http.leave_session(),
-            Self::Stdio(_) => {}
+            Self::HttpSse(_) | Self::Stdio(_) | Self::UnixLines(_) => {}
         }
     }
 
@@ -147,7 +188,7 @@ impl Transport {
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         match self {
-            Self::Http(_) => String::new(),
+            Self::Http(_) | Self::HttpSse(_) | Self::UnixLines(_) => String::new(),
             Self::Stdio(stdio) => stdio.stderr_tail(),
         }
     }
@@ -158,8 +199,11 @@ impl Transport {
 pub enum Exchange {
     /// Over HTTP.
     Http(Box<http::HttpExchange>),
+    /// Over legacy HTTP+SSE.
+    HttpSse(Box<http_sse::SseExchange>),
     /// Over a child's standard streams.
-    Stdio(stdio::StdioExchange),
+    /// On a channel that carries everything.
+    Shared(pending::SharedExchange),
 }
 
 impl Exchange {
@@ -170,7 +214,8 @@ impl Exchange {
     pub async fn next(&mut self) -> Result<Message, Loss> {
         match self {
             Self::Http(exchange) => exchange.next().await,
-            Self::Stdio(exchange) => exchange.next().await,
+            Self::HttpSse(exchange) => exchange.next().await,
+            Self::Shared(exchange) => exchange.next().await,
         }
     }
 }

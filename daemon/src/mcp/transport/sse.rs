@@ -1,6 +1,6 @@
 //! Server-Sent Events as a push parser: bytes in, events out (HTML standard, "event stream interpretation").
 //!
-//! No I/O. Bounded: an event larger than the limit is an error, never a growing buffer.
+//! No I/O. Bounded: an event larger than the limit is an error, or skipped, never a growing buffer.
 
 use bytes::{Bytes, BytesMut};
 use std::time::Duration;
@@ -12,7 +12,12 @@ pub struct Event {
     pub kind: String,
     /// The data lines, joined by newlines.
     pub data: Bytes,
+    /// The event was larger than the limit: `data` is only the beginning of it.
+    pub cut: bool,
 }
+
+/// Bytes that are kept of an event that is skipped.
+const HEAD: usize = 4096;
 
 /// The event is larger than the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -21,6 +26,10 @@ pub struct TooLarge(pub usize);
 
 /// The parser. Feed it chunks as they arrive; borders between chunks mean nothing.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about the place in the stream"
+)]
 pub struct Parser {
     limit: usize,
     line: BytesMut,
@@ -33,6 +42,12 @@ pub struct Parser {
     id: Option<String>,
     last_event_id: Option<String>,
     retry: Option<Duration>,
+    /// An event that is too large is skipped, in place of an error.
+    skip_oversize: bool,
+    /// The beginning of the event that is being skipped.
+    skipped: Option<Bytes>,
+    /// The beginning of the line was thrown away: the rest of it goes the same way.
+    in_cut_line: bool,
 }
 
 impl Parser {
@@ -50,7 +65,22 @@ impl Parser {
             id: None,
             last_event_id: None,
             retry: None,
+            skip_oversize: false,
+            skipped: None,
+            in_cut_line: false,
         }
+    }
+
+    /// Skips events that are too large, for a stream that many share: one of them must not end the others. Of such an
+    /// event comes the beginning, marked as [`Event::cut`].
+    pub fn skip_oversize(&mut self) {
+        self.skip_oversize = true;
+    }
+
+    /// Whether events that are too large are skipped.
+    #[must_use]
+    pub fn skips_oversize(&self) -> bool {
+        self.skip_oversize
     }
 
     /// The id of the last complete event, for `Last-Event-ID`: what came of a broken event has to come again. An empty
@@ -85,29 +115,46 @@ impl Parser {
                 continue;
             }
             let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
-                self.line.extend_from_slice(rest);
-                self.check()?;
+                self.extend_line(rest)?;
                 break;
             };
             let (head, tail) = rest.split_at(end);
-            self.line.extend_from_slice(head);
-            self.check()?;
+            self.extend_line(head)?;
             self.after_cr = tail.first() == Some(&b'\r');
             rest = tail.get(1..).unwrap_or_default();
+            if std::mem::take(&mut self.in_cut_line) {
+                continue;
+            }
             let line = self.line.split();
             events.extend(self.take_line(&line));
-            self.check()?;
         }
         Ok(events)
     }
 
-    fn check(&self) -> Result<(), TooLarge> {
-        let size = self.line.len() + self.data.len();
-        if size > self.limit {
-            Err(TooLarge(self.limit))
-        } else {
-            Ok(())
+    /// Takes a part of a line, if there is room for it beside the data of the event.
+    fn extend_line(&mut self, part: &[u8]) -> Result<(), TooLarge> {
+        if self.in_cut_line {
+            return Ok(());
         }
+        if self.line.len() + self.data.len() + part.len() <= self.limit {
+            self.line.extend_from_slice(part);
+            return Ok(());
+        }
+        if !self.skip_oversize {
+            return Err(TooLarge(self.limit));
+        }
+        self.in_cut_line = true;
+        let mut line = std::mem::take(&mut self.line);
+        let mut head = std::mem::take(&mut self.data);
+        if self.skipped.is_none() {
+            line.extend_from_slice(part.get(..HEAD.min(part.len())).unwrap_or_default());
+            let text = line.strip_prefix(b"data:").unwrap_or(&line);
+            head.extend_from_slice(text.get(..HEAD.min(text.len())).unwrap_or_default());
+            head.truncate(HEAD);
+            // A copy: the buffer behind it may be large.
+            self.skipped = Some(Bytes::copy_from_slice(&head));
+        }
+        Ok(())
     }
 
     fn take_line(&mut self, line: &[u8]) -> Option<Event> {
@@ -157,6 +204,14 @@ impl Parser {
             self.last_event_id = if id.is_empty() { None } else { Some(id) };
         }
         let data = self.data.split().freeze();
+        if let Some(head) = self.skipped.take() {
+            self.has_data = false;
+            return Some(Event {
+                kind,
+                data: head,
+                cut: true,
+            });
+        }
         if !std::mem::take(&mut self.has_data) || data.is_empty() {
             return None;
         }
@@ -165,7 +220,11 @@ impl Parser {
         } else {
             kind
         };
-        Some(Event { kind, data })
+        Some(Event {
+            kind,
+            data,
+            cut: false,
+        })
     }
 }
 
@@ -190,6 +249,7 @@ mod tests {
         Event {
             kind: kind.to_owned(),
             data: data.into(),
+            cut: false,
         }
     }
 
@@ -227,6 +287,23 @@ mod tests {
         assert_eq!(parser.push(lines.as_bytes()), Err(TooLarge(10)));
     }
 
+    #[test]
+    fn a_shared_stream_skips_what_is_too_large() {
+        let mut parser = Parser::new(12);
+        parser.skip_oversize();
+        let mut events = Vec::new();
+        for part in [
+            "data: 1234567",
+            "89\n",
+            "data: more\n\ndata: a\n",
+            "data:b\n\n",
+        ] {
+            events.extend(parser.push(part.as_bytes()).unwrap());
+        }
+        assert!(events[0].cut && events[0].data.starts_with(b" 123456"));
+        assert_eq!(events[1..], [event("message", "a\nb")]);
+    }
+
     proptest! {
         #[test]
         fn chunk_borders_mean_nothing(stream in "(data|id|event|retry|:)?[ :a\u{e9}\r\n0-9]{0,40}", cut in any::<usize>()) {
@@ -240,6 +317,9 @@ mod tests {
         #[test]
         fn no_bytes_make_the_parser_panic(bytes in any::<Vec<u8>>()) {
             let _ = Parser::new(64).push(&bytes);
+            let mut shared = Parser::new(64);
+            shared.skip_oversize();
+            shared.push(&bytes).unwrap();
         }
     }
 }

@@ -12,6 +12,7 @@ async fn everything_is_there_after_a_restart() {
     assert!(none.is_empty());
     let mut a = record("a");
     a.verdict = Some(Verdict {
+        transport: None,
         era: Era::Modern,
         version: "2026-07-28".to_owned(),
         target: a.spec.target_fingerprint(),

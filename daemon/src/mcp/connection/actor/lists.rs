@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::mcp::listing::read_list;
 use crate::mcp::protocol::method;
 use crate::mcp::state::{Event, State};
-use crate::model::status::{Era, ListStatus, TransportKind};
+use crate::model::status::{Era, ListStatus};
 
 /// Most withheld tools that a status names.
 const MAX_WITHHELD: usize = 100;
@@ -107,8 +107,9 @@ impl Actor {
     pub(super) async fn listed(&mut self, lists: Lists) {
         let at = Clock.wall();
         // Only modern HTTP servers have headers to mirror arguments into.
-        let mirrored = self.status.transport == Some(TransportKind::StreamableHttp)
-            && self.status.era == Some(Era::Modern);
+        let link = self.link.as_ref();
+        let mirrored = link
+            .is_some_and(|link| link.over_streamable_http() && link.dialect.era() == Era::Modern);
         let mut catalog = Catalog::clone(&self.catalog);
         let first = matches!(self.state, State::Discovering { .. }) && self.ready_since.is_none();
         let mut dead = None;

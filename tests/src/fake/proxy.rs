@@ -1,4 +1,4 @@
-//! What HTTP libraries do not let a server send: a relay in front of a fake that answers some requests itself, byte by
+//! What HTTP libraries do not let a server send: a proxy in front of a fake that answers some requests itself, byte by
 //! byte.
 
 use std::collections::HashMap;
@@ -14,36 +14,36 @@ use super::FakeMcp;
 use crate::json::lenient;
 
 type Script =
-    Arc<dyn Fn(WireRequest, TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+    Arc<dyn Fn(ProxyRequest, TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// A request that a script answers.
-pub struct WireRequest {
+pub struct ProxyRequest {
     /// The JSON-RPC id, as text.
     pub id: String,
 }
 
-impl WireRequest {
+impl ProxyRequest {
     /// A JSON-RPC answer with this result.
     pub fn answer(&self, result: &str) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.id)
     }
 }
 
-/// A relay in front of a fake.
-pub struct Wire {
+/// A proxy in front of a fake.
+pub struct Proxy {
     addr: SocketAddr,
     scripts: Arc<Mutex<HashMap<String, Script>>>,
     server: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Wire {
+impl Drop for Proxy {
     fn drop(&mut self) {
         self.server.abort();
     }
 }
 
-impl Wire {
-    /// Starts a relay on a free port of the loopback interface.
+impl Proxy {
+    /// Starts a proxy on a free port of the loopback interface.
     pub async fn before(fake: &FakeMcp) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a port");
         let addr = listener.local_addr().expect("the bound address");
@@ -55,7 +55,7 @@ impl Wire {
                 let known = Arc::clone(&known);
                 connections.spawn(async move {
                     // An error here is a connection that one of the two sides dropped.
-                    let _dropped = relay(stream, behind, &known).await;
+                    let _dropped = carry(stream, behind, &known).await;
                 });
             }
         });
@@ -74,7 +74,7 @@ impl Wire {
     /// Answers a JSON-RPC method, or GET and DELETE, with whatever the script writes; then the connection is closed.
     pub fn on<F, Fut>(&self, method: &str, script: F)
     where
-        F: Fn(WireRequest, TcpStream) -> Fut + Send + Sync + 'static,
+        F: Fn(ProxyRequest, TcpStream) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
         let script: Script = Arc::new(move |request, stream| Box::pin(script(request, stream)));
@@ -84,11 +84,11 @@ impl Wire {
             .insert(method.to_owned(), script);
     }
 
-    /// Like [`Wire::on`] for a fixed answer.
+    /// Like [`Proxy::on`] for a fixed answer.
     pub fn reply(
         &self,
         method: &str,
-        bytes: impl Fn(&WireRequest) -> Vec<u8> + Send + Sync + 'static,
+        bytes: impl Fn(&ProxyRequest) -> Vec<u8> + Send + Sync + 'static,
     ) {
         self.on(method, move |request, mut stream| {
             let bytes = bytes(&request);
@@ -105,7 +105,7 @@ impl Wire {
 }
 
 /// Serves one request of a connection.
-async fn relay(
+async fn carry(
     mut stream: TcpStream,
     behind: SocketAddr,
     scripts: &Mutex<HashMap<String, Script>>,
@@ -137,7 +137,7 @@ async fn relay(
     let script = scripts.lock().unwrap().get(&method).cloned();
     if let Some(script) = script {
         let id = message["id"].to_string();
-        script(WireRequest { id }, stream).await;
+        script(ProxyRequest { id }, stream).await;
         return Ok(());
     }
     // One request per connection, so that none is missed.
