@@ -276,7 +276,7 @@ async fn a_stream_that_ends_at_once_is_not_opened_in_a_loop() {
     let app = daemon.clients().await;
     let fake = FakeMcp::echo(false).await;
     fake.reply("GET", |_| {
-        Reply::Sse(vec![Step::Bytes("retry: 0\n\n".to_owned())])
+        Reply::Sse(vec![Step::Bytes("retry: 0\n\n".into())])
     });
     app.add_http("Restless", &fake.url()).await;
     // A rate is what this is about.

@@ -8,10 +8,12 @@
     reason = "a test fails by panicking, reads the clock and owns its tasks"
 )]
 
+mod answers;
 mod bad_input;
 mod calls;
 mod cancel;
 mod crash;
+mod eras;
 mod harness;
 mod hostile;
 mod lifecycle;
@@ -23,6 +25,7 @@ mod questions;
 mod reflection;
 mod servers;
 mod sessions;
+mod streams;
 mod subscriptions;
 mod transports;
 mod updates;

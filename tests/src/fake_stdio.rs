@@ -27,6 +27,8 @@ pub enum StdioFault {
     Garbage(Vec<String>),
     /// Does not answer `server/discover`.
     SwallowDiscover,
+    /// Ends on `server/discover`.
+    ExitOnDiscover,
     /// Answers `server/discover` with this error code.
     RefuseDiscover(i64),
     /// Writes this many kilobytes to standard error before it reads anything.
@@ -147,6 +149,7 @@ const LINGER: &str = "--linger";
 const FOR_EVER: Duration = Duration::from_hours(1);
 
 struct Server {
+    over: bool,
     script: Script,
     out: std::io::Stdout,
     input: std::io::Lines<std::io::StdinLock<'static>>,
@@ -202,6 +205,7 @@ pub fn main() {
     }
     let end = script.faults.clone();
     let server = Server {
+        over: false,
         script,
         out: std::io::stdout(),
         input: std::io::stdin().lock().lines(),
@@ -293,7 +297,9 @@ fn append(file: &str, line: &str) {
 
 impl Server {
     fn run(mut self) {
-        while let Some(Ok(line)) = self.input.next() {
+        while !self.over
+            && let Some(Ok(line)) = self.input.next()
+        {
             self.receive(&line);
         }
     }
@@ -329,6 +335,10 @@ impl Server {
     fn answer(&mut self, message: &Value, line: &str) {
         let method = message["method"].as_str().unwrap_or_default();
         if method == "server/discover" && self.has(&StdioFault::SwallowDiscover) {
+            return;
+        }
+        if method == "server/discover" && self.has(&StdioFault::ExitOnDiscover) {
+            self.over = true;
             return;
         }
         let outcome = match method {

@@ -352,11 +352,15 @@ pub fn parse(bytes: &Bytes) -> Result<Message, ParseError> {
 }
 
 /// Takes a body apart that may be one message or a batch of them (MCP 2025-03-26 basic, batching). Elements of a batch
-/// that are no messages are left out.
+/// that are no messages are left out, and so is a byte order mark.
 ///
 /// # Errors
 /// As [`parse`], when there is no message at all.
 pub fn parse_all(bytes: &Bytes) -> Result<Vec<Message>, ParseError> {
+    let bytes = &match bytes.strip_prefix("\u{feff}".as_bytes()) {
+        Some(text) => bytes.slice_ref(text),
+        None => bytes.clone(),
+    };
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
         return parse(bytes).map(|message| vec![message]);
     }

@@ -118,7 +118,7 @@ impl Drop for Listening<'_> {
 /// One connection with lines of JSON.
 pub(super) async fn serve_lines(stream: UnixStream, inner: Arc<Inner>) {
     let (input, mut output) = stream.into_split();
-    let (sender, mut to_write) = mpsc::channel::<Bytes>(16);
+    let (sender, mut to_write) = mpsc::channel(16);
     let writer = SseWriter {
         id: Value::Null,
         sender,
@@ -126,7 +126,7 @@ pub(super) async fn serve_lines(stream: UnixStream, inner: Arc<Inner>) {
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
-        while let Some(bytes) = to_write.recv().await {
+        while let Some(Ok(bytes)) = to_write.recv().await {
             if output.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -171,7 +171,7 @@ async fn take(inner: &Arc<Inner>, seen: &Seen, channel: &SseWriter) {
             }
             json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string()
         }
-        Reply::Sse(steps) => return play(writer, steps).await,
+        Reply::Sse(steps) => return play(steps)(writer).await,
         Reply::Stream(write) => return write(writer).await,
         Reply::Reset => {
             let mut channels = inner.channels.lock().unwrap();
@@ -181,7 +181,7 @@ async fn take(inner: &Arc<Inner>, seen: &Seen, channel: &SseWriter) {
             return;
         }
         // Where there is no answer of its own, there is nothing to say.
-        Reply::Raw(..) | Reply::Hang => return,
+        Reply::Raw(..) | Reply::Body(..) | Reply::Hang => return,
     };
     writer.bytes(writer.wire.frame(&text)).await;
 }

@@ -5,14 +5,12 @@
 //! [`FakeMcp::on`], reads what arrived with [`FakeMcp::seen`] or awaits it with [`FakeMcp::wait`].
 
 use std::collections::{HashMap, HashSet};
-use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -27,13 +25,17 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::json::{lenient, raw_member};
-use crate::wait::within;
+use crate::wait::{PATIENCE, eventually, within};
 
 mod channel;
 mod defaults;
+pub mod proxy;
 pub mod relay;
+mod reply;
 
 use channel::Channel;
+pub use reply::{Dropped, Reply, SseWriter, Step, Write, body, stream};
+use reply::{Pending, Wire, play};
 
 /// Newest version of the modern era.
 pub const MODERN: &str = "2026-07-28";
@@ -42,8 +44,7 @@ const SOCKET: &str = "mcp.sock";
 /// Newest version of the legacy era.
 pub const LEGACY: &str = "2025-11-25";
 
-type Body = UnsyncBoxBody<Bytes, Infallible>;
-type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Body = UnsyncBoxBody<Bytes, Dropped>;
 type Hook = Arc<dyn Fn(Seen) -> Pending<Reply> + Send + Sync>;
 
 /// A request as it arrived.
@@ -98,103 +99,6 @@ impl Seen {
     /// Whether this is a JSON-RPC response with this id.
     pub fn answers(&self, id: &Value) -> bool {
         self.json["id"] == *id && self.json.get("method").is_none() && self.json.is_object()
-    }
-}
-
-/// What the server does with a request.
-pub enum Reply {
-    /// The default for the method.
-    Default,
-    /// A JSON-RPC result.
-    Json(Value),
-    /// A JSON-RPC result as text, sent byte for byte.
-    Text(String),
-    /// A JSON-RPC error: code, message and, unless null, data.
-    Error(i64, &'static str, Value),
-    /// Any HTTP answer.
-    Raw(u16, Vec<(&'static str, String)>, Bytes),
-    /// An event stream, step by step; it is closed after the last one.
-    Sse(Vec<Step>),
-    /// An event stream that a task writes; see [`stream`].
-    Stream(Box<dyn FnOnce(SseWriter) -> Pending<()> + Send>),
-    /// No answer ever.
-    Hang,
-    /// The TCP connection is dropped.
-    Reset,
-}
-
-/// A step of a scripted event stream.
-pub enum Step {
-    /// An event that holds this message.
-    Message(Value),
-    /// The JSON-RPC result of the request.
-    Result(Value),
-    /// Anything at all, byte for byte.
-    Bytes(String),
-    /// A pause.
-    Pause(Duration),
-    /// Nothing more, without closing.
-    Hang,
-}
-
-/// Makes [`Reply::Stream`] from an async closure.
-pub fn stream<F, Fut>(write: F) -> Reply
-where
-    F: FnOnce(SseWriter) -> Fut + Send + 'static,
-    Fut: Future<Output = ()> + Send + 'static,
-{
-    Reply::Stream(Box::new(|writer| Box::pin(write(writer))))
-}
-
-/// The sending end of an event stream, or of a channel that many requests share.
-#[derive(Clone)]
-pub struct SseWriter {
-    id: Value,
-    sender: mpsc::Sender<Bytes>,
-    wire: Wire,
-}
-
-impl SseWriter {
-    /// Sends a message, framed as the wire wants it.
-    pub async fn message(&self, message: &Value) {
-        self.bytes(self.wire.frame(&message.to_string())).await;
-    }
-
-    /// Sends the result of the request.
-    pub async fn result(&self, result: Value) {
-        let answer = json!({"jsonrpc": "2.0", "id": self.id, "result": result});
-        self.message(&answer).await;
-    }
-
-    /// Sends any bytes.
-    pub async fn bytes(&self, text: String) {
-        // A reader that is gone is what some tests are about.
-        let _gone = self.sender.send(text.into()).await;
-    }
-
-    /// Waits until the reader is gone.
-    pub async fn closed(&self) {
-        self.sender.closed().await;
-    }
-}
-
-/// How messages travel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wire {
-    /// Streamable HTTP.
-    Streamable,
-    /// HTTP+SSE.
-    Sse,
-    /// Lines of JSON.
-    Lines,
-}
-
-impl Wire {
-    fn frame(self, message: &str) -> String {
-        match self {
-            Self::Streamable | Self::Sse => format!("event: message\ndata: {message}\n\n"),
-            Self::Lines => format!("{message}\n"),
-        }
     }
 }
 
@@ -363,7 +267,11 @@ impl Builder {
             let server = tokio::spawn(serve_socket(listener, Arc::clone(&inner)));
             (Place::Unix(dir), server)
         } else {
-            let listener = TcpListener::bind(self.addr).await.expect("bind a port");
+            // An earlier fake at the same address may still be on its way out.
+            let listener = eventually("the port", PATIENCE, async || {
+                TcpListener::bind(self.addr).await.ok()
+            });
+            let listener = listener.await;
             let addr = listener.local_addr().expect("the bound address");
             let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
             (Place::Tcp(addr), server)
@@ -587,18 +495,6 @@ where
     let _dropped = connection.await;
 }
 
-/// The error that makes hyper drop a connection.
-#[derive(Debug)]
-struct Dropped;
-
-impl std::fmt::Display for Dropped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("dropped on purpose")
-    }
-}
-
-impl std::error::Error for Dropped {}
-
 /// Notes that an answer was given up before it was complete.
 struct Watch {
     inner: Arc<Inner>,
@@ -659,8 +555,8 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
     let id = seen.json["id"].clone();
     let respond = |watch: Watch, text: String| {
         if inner.traits.sse && !seen.method().is_empty() {
-            let steps = vec![Step::Bytes(format!("data: {text}\n\n"))];
-            event_stream(&id, watch, |writer| Box::pin(play(writer, steps)))
+            let steps = vec![Step::Bytes(format!("data: {text}\n\n").into())];
+            event_stream(&id, watch, play(steps))
         } else {
             watch.end(true);
             plain(
@@ -694,8 +590,13 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
             watch.end(true);
             plain(status, &headers, body)
         }
-        Reply::Sse(steps) => event_stream(&id, watch, |writer| Box::pin(play(writer, steps))),
+        Reply::Sse(steps) => event_stream(&id, watch, play(steps)),
         Reply::Stream(write) => event_stream(&id, watch, write),
+        Reply::Body(status, headers, write) => {
+            let mut response = plain(status, &headers, Bytes::new());
+            *response.body_mut() = written(&id, watch, write);
+            response
+        }
         Reply::Hang => std::future::pending().await,
         Reply::Reset => {
             watch.end(true);
@@ -746,14 +647,19 @@ fn plain(status: u16, headers: &[(&'static str, String)], body: Bytes) -> Respon
     for (name, value) in headers {
         response = response.header(*name, value);
     }
-    response.body(Full::new(body).boxed_unsync()).unwrap()
+    let body = Full::new(body).map_err(|never| match never {});
+    response.body(body.boxed_unsync()).unwrap()
 }
 
-fn event_stream(
-    id: &Value,
-    watch: Watch,
-    write: impl FnOnce(SseWriter) -> Pending<()>,
-) -> Response<Body> {
+fn event_stream(id: &Value, watch: Watch, write: Write) -> Response<Body> {
+    Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(written(id, watch, write))
+        .unwrap()
+}
+
+/// A body that a task writes.
+fn written(id: &Value, watch: Watch, write: Write) -> Body {
     let (sender, receiver) = mpsc::channel(16);
     let reader = sender.clone();
     let mut writing = write(SseWriter {
@@ -770,21 +676,6 @@ fn event_stream(
             }
         }
     });
-    let frames = ReceiverStream::new(receiver).map(|bytes| Ok(Frame::data(bytes)));
-    Response::builder()
-        .header("content-type", "text/event-stream")
-        .body(StreamBody::new(frames).boxed_unsync())
-        .unwrap()
-}
-
-async fn play(writer: SseWriter, steps: Vec<Step>) {
-    for step in steps {
-        match step {
-            Step::Message(message) => writer.message(&message).await,
-            Step::Result(result) => writer.result(result).await,
-            Step::Bytes(text) => writer.bytes(text).await,
-            Step::Pause(pause) => tokio::time::sleep(pause).await,
-            Step::Hang => writer.closed().await,
-        }
-    }
+    let frames = ReceiverStream::new(receiver).map(|bytes| bytes.map(Frame::data));
+    StreamBody::new(frames).boxed_unsync()
 }

@@ -246,10 +246,17 @@ impl Http {
             resumed_from: None,
             idle_resumes: 0,
         };
-        if is_event_stream(&response) {
-            exchange.stream = Some(self.event_stream(response));
+        let declared = media_type(response.headers()).map(is_event_stream);
+        let (head, body) = match declared {
+            Some(_) => (Bytes::new(), body_of(response)),
+            None => self.peek(response).await?,
+        };
+        let body =
+            futures_util::stream::iter((!head.is_empty()).then(|| Ok(head.clone()))).chain(body);
+        if declared.unwrap_or_else(|| !looks_like_json(&head)) {
+            exchange.stream = Some(self.event_stream(Box::pin(body)));
         } else {
-            let body = self.read_body(response, self.message_limit).await?;
+            let body = self.read_body(body, self.message_limit).await?;
             let messages = protocol::parse_all(&body).map_err(|cause| {
                 let excerpt = excerpt(&body);
                 Loss::maybe_sent(Error::new(
@@ -295,13 +302,13 @@ impl Http {
         if !response.status().is_success() {
             return Err(self.refusal(response, had_session).await);
         }
-        if !is_event_stream(&response) {
+        if !media_type(response.headers()).is_none_or(is_event_stream) {
             return Err(Loss::not_sent(Error::new(
                 Reason::NotSupported,
                 format!("{} answered GET without an event stream", self.shown),
             )));
         }
-        Ok(self.event_stream(response))
+        Ok(self.event_stream(body_of(response)))
     }
 
     /// Ends the session, if there is one. The server's answer does not matter.
@@ -328,9 +335,9 @@ impl Http {
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn event_stream(&self, response: Response) -> EventStream {
+    fn event_stream(&self, body: Body) -> EventStream {
         EventStream {
-            body: Box::pin(response.bytes_stream()),
+            body,
             parser: sse::Parser::new(self.message_limit),
             events: VecDeque::new(),
             ready: VecDeque::new(),
@@ -340,8 +347,24 @@ impl Http {
         }
     }
 
-    async fn read_body(&self, response: Response, limit: usize) -> Result<Bytes, Loss> {
-        let mut body = response.bytes_stream();
+    /// Reads the first bytes of an answer that does not say what it is.
+    async fn peek(&self, response: Response) -> Result<(Bytes, Body), Loss> {
+        let mut body = body_of(response);
+        let head = loop {
+            match body.next().await {
+                Some(Ok(chunk)) if chunk.is_empty() => {}
+                Some(chunk) => break chunk.map_err(|error| self.loss(&error))?,
+                None => break Bytes::new(),
+            }
+        };
+        Ok((head, body))
+    }
+
+    async fn read_body(
+        &self,
+        mut body: impl Stream<Item = reqwest::Result<Bytes>> + Unpin,
+        limit: usize,
+    ) -> Result<Bytes, Loss> {
         let (mut bytes, mut pace) = (BytesMut::new(), Pace::default());
         while let Some(chunk) = body.next().await {
             pace.take_turns(chunk.as_ref().map_or(0, Bytes::len)).await;
@@ -381,7 +404,11 @@ impl Http {
     async fn refusal(&self, response: Response, had_session: bool) -> Loss {
         let status = response.status();
         // The status says enough; a body that does not come is not waited for.
-        let body = tokio::time::timeout(ERROR_PATIENCE, self.read_body(response, ERROR_BODY)).await;
+        let body = tokio::time::timeout(
+            ERROR_PATIENCE,
+            self.read_body(body_of(response), ERROR_BODY),
+        )
+        .await;
         let body = body
             .unwrap_or_else(|_| Ok(Bytes::new()))
             .unwrap_or_default();
@@ -490,16 +517,28 @@ fn refusal_error(
     ))
 }
 
-fn is_event_stream(response: &Response) -> bool {
-    let value = response
-        .headers()
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    let essence = value
-        .and_then(|value| value.split(';').next())
-        .unwrap_or_default()
-        .trim();
-    essence.eq_ignore_ascii_case("text/event-stream")
+type Body = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
+
+fn body_of(response: Response) -> Body {
+    Box::pin(response.bytes_stream())
+}
+
+/// The media type without parameters; `None` if the answer names none.
+fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    (!essence.is_empty()).then_some(essence)
+}
+
+fn is_event_stream(media_type: &str) -> bool {
+    media_type.eq_ignore_ascii_case("text/event-stream")
+}
+
+/// Whether this is how a JSON message begins, as opposed to an event.
+fn looks_like_json(head: &[u8]) -> bool {
+    let head = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
+    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+    matches!(first, Some(b'{' | b'['))
 }
 
 fn excerpt(body: &Bytes) -> String {
@@ -538,7 +577,7 @@ impl Pace {
 
 /// Messages of one SSE body.
 pub struct EventStream {
-    body: Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+    body: Body,
     parser: sse::Parser,
     events: VecDeque<sse::Event>,
     ready: VecDeque<Message>,
