@@ -388,6 +388,8 @@ async fn b13_a_new_session_that_is_refused_too_ends_the_call() {
         }
         assert!(fake.seen_of("tools/call").len() <= 2 * stage.apps.len());
         fake.reset("tools/call");
+        // A server that loses every session is backed off from: what is told here is that it heals.
+        stage.apps[0].wait_for("s", ConnectionState::Ready).await;
         all_can_call(&stage).await;
     })
     .await;
