@@ -14,6 +14,7 @@ mod calls;
 mod cancel;
 mod crash;
 mod eras;
+mod fidelity;
 mod harness;
 mod hostile;
 mod lifecycle;

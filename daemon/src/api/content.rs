@@ -37,14 +37,10 @@ pub(super) fn tool_result(raw: &RawJson) -> Result<v1::ToolResult> {
 
 fn tool_result_now(raw: &RawJson) -> Result<v1::ToolResult> {
     let mut fields = fields(raw)?;
-    let blocks = fields.peek("content").and_then(RawJson::elements);
-    check_count(blocks.as_deref(), "content blocks")?;
-    let content = blocks.map(|blocks| {
-        fields.take("content");
-        blocks.iter().map(block).collect()
-    });
+    let blocks = fields.list("content").unwrap_or_default();
+    check_count(&blocks, "content blocks")?;
     Ok(v1::ToolResult {
-        content: content.unwrap_or_default(),
+        content: blocks.iter().map(block).collect(),
         structured_content_json: fields.take("structuredContent").map(|raw| text(&raw)),
         is_error: fields.read("isError").unwrap_or(false),
         meta_json: fields
@@ -61,16 +57,10 @@ fn tool_result_now(raw: &RawJson) -> Result<v1::ToolResult> {
 /// `UPSTREAM_PROTOCOL` if it is not an object.
 pub(super) fn read_resource(raw: &RawJson, call_id: String) -> Result<v1::ReadResourceResponse> {
     let mut fields = fields(raw)?;
-    let contents = fields
-        .take("contents")
-        .and_then(|contents| contents.elements());
-    check_count(contents.as_deref(), "contents")?;
+    let contents = fields.list("contents").unwrap_or_default();
+    check_count(&contents, "contents")?;
     Ok(v1::ReadResourceResponse {
-        contents: contents
-            .unwrap_or_default()
-            .iter()
-            .map(resource_contents)
-            .collect(),
+        contents: contents.iter().map(resource_contents).collect(),
         meta_json: fields
             .take("_meta")
             .map(|raw| text(&raw))
@@ -86,25 +76,22 @@ pub(super) fn read_resource(raw: &RawJson, call_id: String) -> Result<v1::ReadRe
 /// `UPSTREAM_PROTOCOL` if it is not an object.
 pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResponse> {
     let mut fields = fields(raw)?;
-    let messages = fields
-        .take("messages")
-        .and_then(|messages| messages.elements());
-    check_count(messages.as_deref(), "messages")?;
-    let message = |raw: &RawJson| {
-        let mut fields = Fields::of(raw)?;
-        Some(v1::PromptMessage {
+    let messages = fields.list("messages").unwrap_or_default();
+    check_count(&messages, "messages")?;
+    let message = |raw: &RawJson| match Fields::of(raw) {
+        Some(mut fields) => v1::PromptMessage {
             role: fields.text("role"),
             content: fields.take("content").as_ref().map(block),
             extra_json: fields.rest(),
-        })
+        },
+        None => v1::PromptMessage {
+            content: Some(block(raw)),
+            ..v1::PromptMessage::default()
+        },
     };
     Ok(v1::GetPromptResponse {
         description: fields.text("description"),
-        messages: messages
-            .unwrap_or_default()
-            .iter()
-            .filter_map(message)
-            .collect(),
+        messages: messages.iter().map(message).collect(),
         meta_json: fields
             .take("_meta")
             .map(|raw| text(&raw))
@@ -119,20 +106,24 @@ pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResp
 /// # Errors
 /// `UPSTREAM_PROTOCOL` if it has no `completion`.
 pub(super) fn completion(raw: &RawJson) -> Result<v1::CompleteResponse> {
-    let completion = raw
-        .get("completion")
+    let mut fields = fields(raw)?;
+    let completion = fields.take("completion");
+    let mut completion = completion
+        .as_ref()
+        .and_then(Fields::of)
         .ok_or_else(|| malformed("has no `completion`"))?;
-    let values = completion
-        .get("values")
-        .and_then(|values| values.elements())
-        .unwrap_or_default();
+    let values = completion.list("values").unwrap_or_default();
+    let (total, has_more) = (completion.read("total"), completion.read("hasMore"));
+    let meta = fields.take("_meta");
+    if let Ok(rest) = RawJson::parse(completion.rest()) {
+        fields.put("completion", rest);
+    }
     Ok(v1::CompleteResponse {
         values: values.iter().filter_map(RawJson::read).collect(),
-        total: completion.get("total").and_then(|total| total.read()),
-        has_more: completion
-            .get("hasMore")
-            .and_then(|more| more.read())
-            .unwrap_or(false),
+        total,
+        has_more: has_more.unwrap_or(false),
+        meta_json: meta.map(|raw| text(&raw)).unwrap_or_default(),
+        extra_json: fields.rest(),
     })
 }
 
@@ -155,7 +146,8 @@ pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
     let Some(mut fields) = Fields::of(raw) else {
         return v1::LogMessage::default();
     };
-    let level = match fields.text("level").as_str() {
+    let level = fields.peek("level").and_then(RawJson::read::<String>);
+    let level = match level.unwrap_or_default().as_str() {
         "debug" => v1::LogLevel::Debug,
         "info" => v1::LogLevel::Info,
         "notice" => v1::LogLevel::Notice,
@@ -166,6 +158,9 @@ pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
         "emergency" => v1::LogLevel::Emergency,
         _ => v1::LogLevel::Unspecified,
     };
+    if level != v1::LogLevel::Unspecified {
+        fields.take("level");
+    }
     v1::LogMessage {
         level: level.into(),
         logger: fields.text("logger"),
@@ -173,6 +168,7 @@ pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
             .take("data")
             .map(|raw| text(&raw))
             .unwrap_or_default(),
+        extra_json: fields.rest(),
     }
 }
 
@@ -181,8 +177,8 @@ fn fields(raw: &RawJson) -> Result<Fields> {
 }
 
 /// A result of countless parts costs many times its size when it is taken apart.
-fn check_count(parts: Option<&[RawJson]>, what: &str) -> Result<()> {
-    let count = parts.map_or(0, <[RawJson]>::len);
+fn check_count(parts: &[RawJson], what: &str) -> Result<()> {
+    let count = parts.len();
     if count > MAX_PARTS {
         return Err(Error::new(
             Reason::MessageTooLarge,

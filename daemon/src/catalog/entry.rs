@@ -134,6 +134,18 @@ impl Fields {
         self.read(name).unwrap_or_default()
     }
 
+    /// Takes a list out, as its elements; anything else stays among the rest.
+    pub fn list(&mut self, name: &str) -> Option<Vec<RawJson>> {
+        let elements = self.peek(name)?.elements()?;
+        self.take(name);
+        Some(elements)
+    }
+
+    /// Puts a member behind the others.
+    pub fn put(&mut self, name: &str, value: RawJson) {
+        self.0.push((name.to_owned(), value));
+    }
+
     /// Looks at a member and leaves it where it is.
     #[must_use]
     pub fn peek(&self, name: &str) -> Option<&RawJson> {

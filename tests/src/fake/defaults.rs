@@ -73,7 +73,7 @@ pub(super) fn reply(inner: &Arc<Inner>, seen: &Seen) -> Reply {
 
 fn capabilities(inner: &Inner) -> Value {
     let change = json!({"listChanged": inner.traits.offer_stream});
-    json!({"tools": change, "resources": change, "prompts": change})
+    json!({"tools": change, "resources": change, "prompts": change, "completions": {}})
 }
 
 /// The stream of notifications: GET in the legacy era, `subscriptions/listen` in the modern one.
