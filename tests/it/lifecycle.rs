@@ -113,7 +113,7 @@ async fn a_disconnected_server_stays_so_over_a_restart() {
 }
 
 #[tokio::test]
-async fn waiting_has_the_bound_that_was_asked_for() {
+async fn behaviour_101_waiting_has_the_bound_that_was_asked_for() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
     let wait = async |timeout: Option<u64>, ids: &[&str]| {
@@ -191,7 +191,7 @@ async fn revive(addr: SocketAddr) -> FakeMcp {
 }
 
 #[tokio::test]
-async fn quick_attempts_are_counted() {
+async fn behaviour_99_quick_attempts_are_counted() {
     for (attempts, ready) in [(3, true), (2, false)] {
         let daemon = TestDaemon::start().await;
         let app = daemon.clients().await;
@@ -246,7 +246,7 @@ async fn a_lost_server_comes_back_by_itself() {
 }
 
 #[tokio::test]
-async fn retry_options_are_validated() {
+async fn behaviour_100_retry_options_are_validated() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
     let fake = FakeMcp::echo(true).await;

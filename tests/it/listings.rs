@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use mcp_sidecar_tests::prelude::*;
 
 #[tokio::test]
-async fn model_names_are_unique_short_and_stable() {
+async fn behaviour_103_model_names_are_unique_short_and_stable() {
     let mut daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
     let long = "l".repeat(128);
@@ -125,7 +125,7 @@ async fn listings_filter_page_and_name_what_is_missing() {
 }
 
 #[tokio::test]
-async fn one_bad_tool_hides_no_other() {
+async fn behaviour_104_one_bad_tool_hides_no_other() {
     let fake = FakeMcp::modern()
         .tool(tool("good"))
         .tool(json!({"name": "null", "inputSchema": null}))

@@ -35,6 +35,8 @@ pub enum StdioFault {
     StderrFlood(usize),
     /// Ends with code 3 if this file exists, else makes it and removes it at the end.
     LockFile(String),
+    /// Answers a call after it was cancelled.
+    AnswerCancelled,
     /// Ends in the middle of every call.
     CrashOnCall,
     /// Appends its process id to this file.
@@ -311,6 +313,12 @@ impl Server {
             }
         }
         let message = lenient(line);
+        let late = &message["params"]["requestId"];
+        if !late.is_null() && self.has(&StdioFault::AnswerCancelled) {
+            let content = json!([{"type": "text", "text": "too late"}]);
+            let answer = json!({"jsonrpc": "2.0", "id": late, "result": {"content": content}});
+            self.send(&answer);
+        }
         if message["method"].is_string() && !message["id"].is_null() {
             self.answer(&message, line);
         }
