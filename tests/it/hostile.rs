@@ -206,15 +206,16 @@ async fn apps_that_give_up_leave_no_ghosts() {
         futures_util::future::join_all(adding).await;
     }
     // What was given up may still be on its way to the disk.
-    let same = async || {
+    let ghosts = std::cell::RefCell::new(Vec::new());
+    let agree = eventually("ids on disk and in memory agree", PATIENCE, async || {
         let (listed, stored) = (listed(&app).await, stored(&app).await);
-        let ghosts: Vec<_> = listed.symmetric_difference(&stored).cloned().collect();
-        (!ghosts.is_empty()).then_some(ghosts)
-    };
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let ghosts = same().await.unwrap_or_default();
+        *ghosts.borrow_mut() = listed.symmetric_difference(&stored).cloned().collect();
+        ghosts.borrow().is_empty().then_some(())
+    });
+    let agreed = tokio::time::timeout(PATIENCE / 2, agree).await;
+    let ghosts = ghosts.borrow();
     assert!(
-        ghosts.is_empty(),
+        agreed.is_ok(),
         "on disk or in memory, but not both: {ghosts:?}"
     );
 }
