@@ -50,10 +50,7 @@ impl ElicitationService for Elicitations {
     ) -> Result<Response<v1::ListElicitationsResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         let mut states = request
             .states
             .iter()
@@ -100,10 +97,7 @@ impl ElicitationService for Elicitations {
     ) -> Result<Response<v1::GetElicitationResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         let id = question_id(&request.elicitation_id)?;
         let question = context.within(self.0.inputs.get(namespace, id)).await?;
         let elicitation = Some(convert::elicitation(question));
@@ -116,10 +110,7 @@ impl ElicitationService for Elicitations {
     ) -> Result<Response<v1::RespondElicitationResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         let id = question_id(&request.elicitation_id)?;
         let action = request.action();
         let answer = match (action, request.content_json) {

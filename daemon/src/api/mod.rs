@@ -10,6 +10,7 @@ pub mod elicitations;
 mod form;
 pub mod infrastructure;
 mod input;
+mod listing;
 mod meter;
 mod page;
 pub mod peer;
@@ -37,7 +38,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
+use crate::base::Namespace;
 use crate::calls::Calls;
+use crate::error::Result;
 use crate::inputs::Inputs;
 use crate::registry::Registry;
 use crate::store::Store;
@@ -79,6 +82,16 @@ pub struct Shared {
     pub shutdown: CancellationToken,
     /// Owner of the tasks of streams.
     pub tasks: TaskTracker,
+}
+
+impl Shared {
+    /// The namespace that a request names; the empty name is the default one.
+    ///
+    /// # Errors
+    /// `CALLER_NOT_ALLOWED` if the caller may not use it, `INVALID_FIELD` if it is no name.
+    fn namespace(&self, context: &RequestContext, name: &str) -> Result<Namespace> {
+        self.access.namespace(context.caller, name)
+    }
 }
 
 /// The services of the contract.

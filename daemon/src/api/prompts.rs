@@ -7,15 +7,11 @@ use tonic::{Request, Response, Status};
 use v1::prompt_service_server::PromptService;
 
 use super::context::RequestContext;
-use super::page::Page;
-use super::tools::issue;
+use super::listing::Listing;
 use super::{Shared, content, convert, input};
 use crate::calls::Reference;
 use crate::error::{Error, Result};
 use crate::mcp::protocol::{ObjectWriter, RawJson};
-
-/// Prompts of a page by default.
-const PAGE: usize = 500;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -40,22 +36,17 @@ impl PromptService for Prompts {
     ) -> Result<Response<v1::ListPromptsResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
-        let mut page = Page::start(&request.page_token, request.page_size, PAGE)?;
-        let mut issues = Vec::new();
+        let namespace = self.0.namespace(&context, &request.namespace)?;
+        let mut listing = Listing::start(&request.page_token, request.page_size)?;
         for server in self.0.registry.list(&namespace, &request.server_ids)? {
             let live = server.live();
-            if page.is_first() {
-                issues.extend(issue(&server, &live.status.prompts));
-            }
             let id = &server.record.key.id;
             let entries = live.catalog.prompts.entries.iter().enumerate();
-            page.offer(id.as_str(), entries, |prompt| convert::prompt(id, prompt));
+            listing.offer(&server, &live.status.prompts, entries, |prompt| {
+                convert::prompt(id, prompt)
+            });
         }
-        let (prompts, next_page_token) = page.finish();
+        let (prompts, next_page_token, issues) = listing.finish();
         Ok(Response::new(v1::ListPromptsResponse {
             prompts,
             next_page_token,
@@ -69,10 +60,7 @@ impl PromptService for Prompts {
     ) -> Result<Response<v1::GetPromptResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         if request.name.is_empty() {
             return Err(Error::invalid("name", "name a prompt; ListPrompts shows them").into());
         }
@@ -99,10 +87,7 @@ impl PromptService for Prompts {
     ) -> Result<Response<v1::CompleteResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         if request.argument_name.is_empty() {
             return Err(Error::invalid("argument_name", "name the argument to complete").into());
         }

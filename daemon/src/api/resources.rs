@@ -12,15 +12,11 @@ use tonic::{Request, Response, Status};
 use v1::resource_service_server::ResourceService;
 
 use super::context::{RequestContext, bounded};
-use super::page::Page;
-use super::tools::issue;
+use super::listing::Listing;
 use super::{Shared, content, convert, input};
 use crate::calls::{Follower, Told};
 use crate::error::{Error, Reason, Result};
 use crate::registry::Server;
-
-/// Entries of a page by default.
-const PAGE: usize = 500;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -34,24 +30,17 @@ impl ResourceService for Resources {
     ) -> Result<Response<v1::ListResourcesResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
-        let mut page = Page::start(&request.page_token, request.page_size, PAGE)?;
-        let mut issues = Vec::new();
+        let namespace = self.0.namespace(&context, &request.namespace)?;
+        let mut listing = Listing::start(&request.page_token, request.page_size)?;
         for server in self.0.registry.list(&namespace, &request.server_ids)? {
             let live = server.live();
-            if page.is_first() {
-                issues.extend(issue(&server, &live.status.resources));
-            }
             let id = &server.record.key.id;
             let entries = live.catalog.resources.entries.iter().enumerate();
-            page.offer(id.as_str(), entries, |resource| {
+            listing.offer(&server, &live.status.resources, entries, |resource| {
                 convert::resource(id, resource)
             });
         }
-        let (resources, next_page_token) = page.finish();
+        let (resources, next_page_token, issues) = listing.finish();
         Ok(Response::new(v1::ListResourcesResponse {
             resources,
             next_page_token,
@@ -65,24 +54,17 @@ impl ResourceService for Resources {
     ) -> Result<Response<v1::ListResourceTemplatesResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
-        let mut page = Page::start(&request.page_token, request.page_size, PAGE)?;
-        let mut issues = Vec::new();
+        let namespace = self.0.namespace(&context, &request.namespace)?;
+        let mut listing = Listing::start(&request.page_token, request.page_size)?;
         for server in self.0.registry.list(&namespace, &request.server_ids)? {
             let live = server.live();
-            if page.is_first() {
-                issues.extend(issue(&server, &live.status.resource_templates));
-            }
             let id = &server.record.key.id;
             let entries = live.catalog.resource_templates.entries.iter().enumerate();
-            page.offer(id.as_str(), entries, |entry| {
+            listing.offer(&server, &live.status.resource_templates, entries, |entry| {
                 convert::resource_template(id, entry)
             });
         }
-        let (resource_templates, next_page_token) = page.finish();
+        let (resource_templates, next_page_token, issues) = listing.finish();
         let response = v1::ListResourceTemplatesResponse {
             resource_templates,
             next_page_token,
@@ -97,10 +79,7 @@ impl ResourceService for Resources {
     ) -> Result<Response<v1::ReadResourceResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         if request.uri.is_empty() {
             return Err(Error::invalid("uri", "name a resource; ListResources shows them").into());
         }
@@ -124,10 +103,7 @@ impl ResourceService for Resources {
     ) -> Result<Response<Self::SubscribeResourceStream>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         if request.uri.is_empty() {
             return Err(Error::invalid("uri", "name a resource; ListResources shows them").into());
         }

@@ -31,7 +31,7 @@ impl Servers {
         name: &str,
     ) -> Result<(RequestContext, Namespace)> {
         let context = RequestContext::of(request)?;
-        let namespace = self.0.access.namespace(context.caller, name)?;
+        let namespace = self.0.namespace(&context, name)?;
         Ok((context, namespace))
     }
 

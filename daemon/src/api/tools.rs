@@ -13,17 +13,13 @@ use v1::call_tool_stream_response::Event;
 use v1::tool_service_server::ToolService;
 
 use super::context::{RequestContext, bounded};
-use super::page::Page;
+use super::listing::Listing;
 use super::{Shared, content, convert, input};
 use crate::calls::{Answer, CallEvent, Target, Terms, ToolCall};
 use crate::catalog::entry::Tool;
 use crate::catalog::names::Style;
 use crate::error::{Error, Reason, Result};
-use crate::model::status::{ConnectionState, ListStatus};
-use crate::registry::Server;
 
-/// Tools of a page by default.
-const PAGE: usize = 500;
 /// Events of a call that an app may leave unread before progress and log messages are dropped.
 const UNREAD: usize = 64;
 
@@ -39,7 +35,7 @@ impl Tools {
         events: Option<mpsc::Sender<CallEvent>>,
     ) -> Result<ToolCall> {
         let call = call.ok_or_else(|| Error::invalid("call", "say which tool to call"))?;
-        let namespace = self.0.access.namespace(context.caller, &call.namespace)?;
+        let namespace = self.0.namespace(context, &call.namespace)?;
         let arguments = call
             .arguments_json
             .as_deref()
@@ -61,61 +57,36 @@ impl Tools {
     fn list(&self, request: &Request<v1::ListToolsRequest>) -> Result<v1::ListToolsResponse> {
         let context = RequestContext::of(request)?;
         let request = request.get_ref();
-        let namespace = self
-            .0
-            .access
-            .namespace(context.caller, &request.namespace)?;
+        let namespace = self.0.namespace(&context, &request.namespace)?;
         let style = match request.model_name_style() {
             v1::ModelNameStyle::Mcp => Style::Mcp,
             v1::ModelNameStyle::Tool | v1::ModelNameStyle::Unspecified => Style::Tool,
         };
-        let mut page = Page::start(&request.page_token, request.page_size, PAGE)?;
-        let mut issues = Vec::new();
+        let mut listing = Listing::start(&request.page_token, request.page_size)?;
         for server in self.0.registry.list(&namespace, &request.server_ids)? {
             let live = server.live();
             let state: i32 = convert::connection_state(live.status.state).into();
             if !request.states.is_empty() && !request.states.contains(&state) {
                 continue;
             }
-            if page.is_first() {
-                issues.extend(issue(&server, &live.status.tools));
-            }
-            let id = server.record.key.id.clone();
+            let id = &server.record.key.id;
             let tools = live.catalog.tools.entries.iter().enumerate();
             let wanted =
                 |tool: &Tool| request.names.is_empty() || request.names.contains(&tool.name);
-            page.offer(
-                id.as_str(),
+            listing.offer(
+                &server,
+                &live.status.tools,
                 tools.filter(|(_, tool)| wanted(tool)),
-                |tool| convert::tool(&id, style, tool),
+                |tool| convert::tool(id, style, tool),
             );
         }
-        let (tools, next_page_token) = page.finish();
+        let (tools, next_page_token, issues) = listing.finish();
         Ok(v1::ListToolsResponse {
             tools,
             next_page_token,
             issues,
         })
     }
-}
-
-/// Why a server's entries are missing or may be out of date; `None` if they are not.
-pub(super) fn issue(server: &Server, list: &ListStatus) -> Option<v1::ListingIssue> {
-    let status = server.live().status;
-    let (reason, message) = match (status.state, &list.incomplete_reason) {
-        (ConnectionState::Ready, None) => return None,
-        (ConnectionState::Ready, Some(incomplete)) => ("LIST_INCOMPLETE", incomplete.clone()),
-        _ => {
-            let error = server.why_not_usable();
-            (error.reason().as_str(), error.message().to_owned())
-        }
-    };
-    Some(v1::ListingIssue {
-        server_id: server.record.key.id.to_string(),
-        state: convert::connection_state(status.state).into(),
-        reason: reason.to_owned(),
-        message,
-    })
 }
 
 fn log_level(level: i32) -> Result<Option<&'static str>> {

@@ -95,14 +95,10 @@ impl Updates {
         let mut filter = Filter::default();
         let everything = request.namespaces.iter().any(|namespace| namespace == "*");
         if request.namespaces.is_empty() {
-            filter
-                .namespaces
-                .push(self.0.access.namespace(context.caller, "")?);
+            filter.namespaces.push(self.0.namespace(context, "")?);
         } else if !everything {
             for name in &request.namespaces {
-                filter
-                    .namespaces
-                    .push(self.0.access.namespace(context.caller, name)?);
+                filter.namespaces.push(self.0.namespace(context, name)?);
             }
         }
         filter.server_ids = request
