@@ -213,6 +213,48 @@ async fn a_streamed_call_starts_reports_and_ends_with_its_result() {
 }
 
 #[tokio::test]
+async fn a_log_level_is_raised_though_the_call_that_wanted_it_gave_up() {
+    let fake = FakeMcp::legacy().sessionless().tool(tool("echo"));
+    let fake = fake.start().await;
+    fake.reply("initialize", |seen| {
+        Reply::Json(json!({
+            "protocolVersion": seen.params()["protocolVersion"],
+            "capabilities": {"tools": {}, "logging": {}},
+            "serverInfo": {"name": "fake", "version": "1.0"},
+        }))
+    });
+    let (release, held) = tokio::sync::watch::channel(false);
+    let (answered, mut took) = tokio::sync::watch::channel(false);
+    fake.on("logging/setLevel", move |_| {
+        let (mut held, answered) = (held.clone(), answered.clone());
+        async move {
+            held.wait_for(|released| *released).await.unwrap();
+            answered.send_replace(true);
+            Reply::Json(json!({}))
+        }
+    });
+    let (_daemon, app) = app_with(&fake).await;
+    let call = || {
+        let mut call = app.call("s", "echo", "{}");
+        call.log_level = v1::LogLevel::Info.into();
+        v1::CallToolRequest { call: Some(call) }
+    };
+
+    let mut impatient = tonic::Request::new(call());
+    impatient.set_timeout(Duration::from_millis(500));
+    let refused = app.tools().call_tool(impatient).await.unwrap_err();
+    assert_eq!(refused.code(), Code::DeadlineExceeded);
+
+    release.send_replace(true);
+    let took = took.wait_for(|took| *took);
+    within("the level, although its call is over", took)
+        .await
+        .unwrap();
+    app.tools().call_tool(call()).await.unwrap();
+    assert_eq!(fake.seen_of("logging/setLevel").len(), 1);
+}
+
+#[tokio::test]
 async fn a_tools_error_is_an_answer_and_a_json_rpc_error_is_a_status() {
     let fake = FakeMcp::echo(true).await;
     let (_daemon, app) = app_with(&fake).await;

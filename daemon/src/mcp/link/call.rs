@@ -3,7 +3,7 @@
 //! A call runs in its caller's task and is sent again by nobody here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -379,7 +379,8 @@ impl Link {
         }
     }
 
-    /// Legacy servers have one log level per session: it only ever becomes more talkative.
+    /// Legacy servers have one log level per session: it only ever becomes more talkative. The request is the link's own:
+    /// it goes on when the call that wanted it has ended.
     async fn raise_log_level(self: &Arc<Self>, wanted: Option<&'static str>) {
         let Some((level, wanted)) = wanted.and_then(|level| Some((level, rank(level)?))) else {
             return;
@@ -388,23 +389,32 @@ impl Link {
             return;
         }
         let before = {
-            let mut current = self
-                .log_level
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut current = self.log_level();
             if current.is_some_and(|current| current <= wanted) {
                 return;
             }
             current.replace(wanted)
         };
-        let set = Request::new(method::SET_LEVEL).param("level", RawJson::encode(level));
-        if let Err(error) = self.request(&set).await {
-            tracing::debug!(%error, "the server did not take the log level");
-            *self
-                .log_level
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = before;
-        }
+        let link = Arc::clone(self);
+        let raising = self.tasks.spawn(async move {
+            let set = Request::new(method::SET_LEVEL).param("level", RawJson::encode(level));
+            if let Err(error) = link.request(&set).await {
+                tracing::debug!(%error, "the server did not take the log level");
+                let mut current = link.log_level();
+                // Another call may have wanted more meanwhile: that is its own affair.
+                if *current == Some(wanted) {
+                    *current = before;
+                }
+            }
+        });
+        // It ends by the bound on requests; a panic in it has been reported already.
+        let _ = raising.await;
+    }
+
+    fn log_level(&self) -> MutexGuard<'_, Option<usize>> {
+        self.log_level
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Answers every request of an `input_required` result; `None` if there are none.
