@@ -65,7 +65,7 @@ const PARTS: &[Part] = &[
         "catalog",
         &[COMMON, &["store", "mcp::protocol", "mcp::headers"]],
     ),
-    Part("inputs", &[COMMON, &["store"]]),
+    Part("inputs", &[COMMON, &["store", "json"]]),
     Part("auth", &[COMMON, &["store", "policy"]]),
     // The protocol: the actor and its helpers above, the pure parts and the wire below.
     Part(
@@ -105,7 +105,7 @@ const PARTS: &[Part] = &[
     Part("mcp::state", &[COMMON, &["mcp::protocol"]]),
     Part("mcp::era", &[COMMON, &["mcp::headers", "mcp::protocol"]]),
     Part("mcp::headers", &[COMMON, &["mcp::protocol"]]),
-    Part("mcp::protocol", &[COMMON]),
+    Part("mcp::protocol", &[COMMON, &["json"]]),
     // The ground.
     Part("store", &[&["base", "error", "model"]]),
     Part("policy", &[COMMON]),
@@ -114,6 +114,7 @@ const PARTS: &[Part] = &[
     Part("model", &[&["base", "error"]]),
     Part("error", &[&["base"]]),
     Part("base", &[]),
+    Part("json", &[]),
     Part("systemd", &[&["base", "error"]]),
     Part("telemetry", &[COMMON]),
 ];

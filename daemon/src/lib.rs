@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod config;
 pub mod error;
 pub mod inputs;
+pub mod json;
 pub mod mcp;
 pub mod model;
 pub mod policy;

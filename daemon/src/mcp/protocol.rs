@@ -3,14 +3,14 @@
 //! A message is taken apart only as far as the daemon itself must read it; `params`, `result` and `data` stay the
 //! bytes that arrived, so that whatever a server says reaches the app complete (promise 2).
 
-use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, IgnoredAny};
 use serde_json::value::RawValue;
 
 use crate::error::RpcError;
+use crate::json::{Elements, Members};
 
 /// MCP method names that the daemon sends or understands.
 pub mod method {
@@ -100,9 +100,6 @@ pub fn is_reserved_meta_key(key: &str) -> bool {
     matches!(second, Some("modelcontextprotocol" | "mcp"))
 }
 
-/// Most members or elements into which one value is taken apart: each costs many times its bytes.
-pub const MAX_PARTS: usize = 100_000;
-
 /// Text that is known to be one complete JSON value. Cloning is cheap; nothing is ever re-encoded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RawJson(Bytes);
@@ -162,7 +159,7 @@ impl RawJson {
     }
 
     /// The members of an object in order, each sharing this value's memory; `None` if this is not an object, or one of more
-    /// than [`MAX_PARTS`] members.
+    /// than [`MAX_PARTS`](crate::json::MAX_PARTS) members.
     #[must_use]
     pub fn members(&self) -> Option<Vec<(String, RawJson)>> {
         let members: Members<'_> = serde_json::from_slice(&self.0).ok()?;
@@ -174,7 +171,8 @@ impl RawJson {
         )
     }
 
-    /// The elements of an array in order; `None` if this is not an array, or one of more than [`MAX_PARTS`] elements.
+    /// The elements of an array in order; `None` if this is not an array, or one of more than
+    /// [`MAX_PARTS`](crate::json::MAX_PARTS) elements.
     #[must_use]
     pub fn elements(&self) -> Option<Vec<RawJson>> {
         let elements: Elements<'_> = serde_json::from_slice(&self.0).ok()?;
@@ -208,66 +206,6 @@ impl fmt::Debug for RawJson {
         write!(f, "<{} bytes of JSON>", self.0.len())
     }
 }
-
-/// The members of a JSON object, borrowed and in order. Tolerates repeated names.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect<'a>(std::marker::PhantomData<&'a ()>);
-        impl<'de: 'a, 'a> Visitor<'de> for Collect<'a> {
-            type Value = Members<'a>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(Name(name)) = map.next_key()? {
-                    if members.len() == MAX_PARTS {
-                        return Err(serde::de::Error::custom("too many members"));
-                    }
-                    members.push((name, map.next_value()?));
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Collect(std::marker::PhantomData))
-    }
-}
-
-/// The elements of a JSON array, borrowed and in order.
-struct Elements<'a>(Vec<&'a RawValue>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Elements<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect<'a>(std::marker::PhantomData<&'a ()>);
-        impl<'de: 'a, 'a> Visitor<'de> for Collect<'a> {
-            type Value = Elements<'a>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON array")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut elements = Vec::new();
-                while let Some(element) = seq.next_element()? {
-                    if elements.len() == MAX_PARTS {
-                        return Err(serde::de::Error::custom("too many elements"));
-                    }
-                    elements.push(element);
-                }
-                Ok(Elements(elements))
-            }
-        }
-        deserializer.deserialize_seq(Collect(std::marker::PhantomData))
-    }
-}
-
-#[derive(serde::Deserialize)]
-#[serde(transparent)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// One JSON-RPC message from a server.
 #[derive(Clone, Debug)]
