@@ -2,11 +2,16 @@
 //!
 //! A change is committed before it is acted upon. Changes are made one at a time; reading never waits for them.
 
+mod refusal;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_util::task::TaskTracker;
 
+use self::refusal::{
+    check_etag, has_other_id, id_taken, namespace_not_found, server_not_found, too_many,
+};
 use crate::base::{Clock, Namespace, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::connection::{Ack, Handle, Live, not_usable};
@@ -200,14 +205,9 @@ impl Registry {
             all.get(&ServerId::new(id))
                 .or_else(|| all.get(&normalize_id(id)))
         });
-        found.cloned().ok_or_else(|| {
-            Error::new(
-                Reason::ServerNotFound,
-                format!("there is no server `{id}` in namespace `{namespace}`; ListServers shows the ids"),
-            )
-            .with("namespace", namespace.as_str())
-            .with("server_id", id)
-        })
+        found
+            .cloned()
+            .ok_or_else(|| server_not_found(namespace, id))
     }
 
     /// The servers of a namespace in order of their ids; only the named ones if any are named.
@@ -331,12 +331,7 @@ impl Registry {
             servers.values().map(BTreeMap::len).sum()
         };
         if count >= self.0.limit {
-            return Err(Error::new(
-                Reason::TooMany,
-                format!(
-                    "{count} servers are registered, which is the limit (limits.servers); remove some first"
-                ),
-            ));
+            return Err(too_many(count));
         }
         let now = Clock.wall();
         let record = ServerRecord {
@@ -618,64 +613,4 @@ fn check_pin(spec: &ServerSpec) -> Result<()> {
 
 fn is_same(one: &ServerSpec, other: &ServerSpec) -> bool {
     one.name == other.name && one.target() == other.target()
-}
-
-fn check_etag(record: &ServerRecord, etag: &str) -> Result<()> {
-    if etag.is_empty() || etag == record.etag() {
-        return Ok(());
-    }
-    Err(Error::new(
-        Reason::EtagMismatch,
-        format!(
-            "server `{}` has changed since etag `{etag}`; read it again",
-            record.key.id
-        ),
-    )
-    .with("etag", record.etag()))
-}
-
-fn has_other_id(record: &ServerRecord, wanted: &ServerId) -> Error {
-    let id = &record.key.id;
-    Error::new(
-        Reason::ServerIdTaken,
-        format!(
-            "server `{}` at {} is registered under id `{id}`; use that id, give `{wanted}` another name, or remove `{id}` first",
-            record.spec.name,
-            shown_target(&record.spec)
-        ),
-    )
-    .with("server_id", id.as_str())
-}
-
-fn id_taken(id: &ServerId, holder: &ServerRecord, wanted: &ServerSpec) -> Error {
-    Error::new(
-        Reason::ServerIdTaken,
-        format!(
-            "id `{id}` belongs to server `{}` at {}; `{}` at {} needs another id",
-            holder.spec.name,
-            shown_target(&holder.spec),
-            wanted.name,
-            shown_target(wanted)
-        ),
-    )
-    .with("server_id", id.as_str())
-}
-
-/// A target for people. Arguments of a command may hold what is nobody's business: they are left out.
-fn shown_target(spec: &ServerSpec) -> String {
-    match &spec.transport {
-        TransportSpec::Http(http) => format!("`{}`", http.url),
-        TransportSpec::Stdio(stdio) => format!("command `{}`", stdio.command),
-        TransportSpec::UnixSocket(socket) => format!("socket `{}`", socket.path),
-    }
-}
-
-fn namespace_not_found(namespace: &Namespace) -> Error {
-    Error::new(
-        Reason::NamespaceNotFound,
-        format!(
-            "nothing is registered in namespace `{namespace}`; AddServer makes a namespace exist"
-        ),
-    )
-    .with("namespace", namespace.as_str())
 }

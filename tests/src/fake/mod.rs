@@ -25,14 +25,16 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::json::{lenient, raw_member};
-use crate::wait::{PATIENCE, eventually, within};
+use crate::wait::within;
 
+mod builder;
 mod channel;
 mod defaults;
 pub mod proxy;
 pub mod relay;
 mod reply;
 
+pub use builder::Builder;
 use channel::Channel;
 pub use reply::{Dropped, Reply, SseWriter, Step, Write, body, stream};
 use reply::{Pending, Wire, play};
@@ -149,138 +151,6 @@ struct ServerTask(tokio::task::JoinHandle<()>);
 impl Drop for ServerTask {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// Settings of a fake server.
-pub struct Builder {
-    inner: Inner,
-    addr: SocketAddr,
-    on_socket: bool,
-}
-
-impl Builder {
-    fn new(modern: bool) -> Self {
-        let inner = Inner {
-            traits: Traits {
-                modern,
-                sse: false,
-                sessions: !modern,
-                offer_stream: true,
-                wire: Wire::Streamable,
-                version: if modern { MODERN } else { LEGACY },
-            },
-            hooks: Mutex::default(),
-            lists: Mutex::default(),
-            seen: watch::Sender::default(),
-            dropped: watch::Sender::default(),
-            pushes: broadcast::Sender::new(64),
-            listeners: watch::Sender::default(),
-            session_count: AtomicU64::new(0),
-            channels: Mutex::default(),
-            sessions: Mutex::default(),
-            unknown_session: Mutex::new((404, String::new())),
-        };
-        Self {
-            inner,
-            on_socket: false,
-            addr: SocketAddr::from(([127, 0, 0, 1], 0)),
-        }
-    }
-
-    /// Answers with event streams in place of JSON.
-    #[must_use]
-    pub fn sse(mut self) -> Self {
-        self.inner.traits.sse = true;
-        self
-    }
-
-    /// Speaks another version of its era.
-    #[must_use]
-    pub fn version(mut self, version: &'static str) -> Self {
-        self.inner.traits.version = version;
-        self
-    }
-
-    /// Speaks HTTP+SSE (legacy).
-    #[must_use]
-    pub fn http_sse(mut self) -> Self {
-        self.inner.traits.wire = Wire::Sse;
-        self
-    }
-
-    /// Listens on a Unix socket.
-    #[must_use]
-    pub fn on_socket(mut self) -> Self {
-        self.on_socket = true;
-        self
-    }
-
-    /// Speaks lines of JSON, on a Unix socket.
-    #[must_use]
-    pub fn lines(mut self) -> Self {
-        self.inner.traits.wire = Wire::Lines;
-        self.on_socket()
-    }
-
-    /// Gives no session ids (legacy).
-    #[must_use]
-    pub fn sessionless(mut self) -> Self {
-        self.inner.traits.sessions = false;
-        self
-    }
-
-    /// Offers no stream of notifications.
-    #[must_use]
-    pub fn without_push(mut self) -> Self {
-        self.inner.traits.offer_stream = false;
-        self
-    }
-
-    /// Listens at the address of an earlier fake.
-    #[must_use]
-    pub fn at(mut self, addr: SocketAddr) -> Self {
-        self.addr = addr;
-        self
-    }
-
-    /// Offers a tool; see [`tool`].
-    #[must_use]
-    pub fn tool(self, tool: Value) -> Self {
-        self.entry("tools", tool)
-    }
-
-    /// Offers an entry of `tools`, `resources`, `resourceTemplates` or `prompts`.
-    #[must_use]
-    pub fn entry(mut self, list: &'static str, entry: Value) -> Self {
-        let lists = self.inner.lists.get_mut().unwrap();
-        lists.entry(list).or_default().push(entry);
-        self
-    }
-
-    /// Starts the server on a free port of the loopback interface, or on a socket of its own.
-    pub async fn start(self) -> FakeMcp {
-        let inner = Arc::new(self.inner);
-        let (place, server) = if self.on_socket {
-            let dir = tempfile::tempdir().expect("make a directory");
-            let listener = UnixListener::bind(dir.path().join(SOCKET)).expect("bind a socket");
-            let server = tokio::spawn(serve_socket(listener, Arc::clone(&inner)));
-            (Place::Unix(dir), server)
-        } else {
-            // An earlier fake at the same address may still be on its way out.
-            let listener = eventually("the port", PATIENCE, async || {
-                TcpListener::bind(self.addr).await.ok()
-            });
-            let listener = listener.await;
-            let addr = listener.local_addr().expect("the bound address");
-            let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
-            (Place::Tcp(addr), server)
-        };
-        FakeMcp {
-            inner,
-            place: Arc::new(place),
-            server: Arc::new(ServerTask(server)),
-        }
     }
 }
 
