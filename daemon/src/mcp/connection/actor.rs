@@ -1,6 +1,7 @@
 //! The actor itself: waits for what happens, lets the machine judge, performs its effects, publishes what is new.
 
 mod lists;
+mod publish;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,13 +21,9 @@ use crate::mcp::state::{self, Effect, Event, Fault, STABLE_AFTER, Spacing, State
 use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::journal::Journal;
 use crate::model::spec::ServerSpec;
-use crate::model::status::{
-    ConnectionState, Failure, Push, ServerRecord, ServerStatus, Session, Verdict,
-};
+use crate::model::status::{ConnectionState, Push, ServerRecord, ServerStatus, Session, Verdict};
 use crate::store::Store;
 
-/// Pause before a status that could not be stored is stored again.
-const PUBLISH_AGAIN: Duration = Duration::from_secs(1);
 /// Signs of life in a row that must fail before a server is given up, and the pause between them.
 const SILENCES: u32 = 2;
 const PULSE_AGAIN: Duration = Duration::from_secs(1);
@@ -482,15 +479,6 @@ impl Actor {
         .await;
     }
 
-    fn note_failure(&mut self, error: &Error) {
-        tracing::warn!(reason = %error.reason(), %error, "the connection failed");
-        self.status.last_failure = Some(Failure {
-            reason: error.reason().to_string(),
-            message: error.message().to_owned(),
-            at: Clock.wall(),
-        });
-    }
-
     async fn news(&mut self, news: News) {
         if let Some(push) = news.push {
             // Lists are read again from time to time unless the server announces every change of them.
@@ -574,56 +562,6 @@ impl Actor {
             }
         }
     }
-
-    /// Shows the current status to handles.
-    fn show(&mut self) {
-        self.live.send_replace(Live {
-            status: Arc::new(self.status.clone()),
-            catalog: Arc::clone(&self.catalog),
-            link: self.link.clone(),
-        });
-    }
-
-    /// Shows the current status to handles and commits it to the update log.
-    async fn publish(&mut self) {
-        let state = self.state.public();
-        if self.status.state != state {
-            self.status.state = state;
-            self.status.since = Clock.wall();
-        }
-        self.status.failed_attempts = self.state.attempts();
-        self.status.stderr_tail = self.journal.tail();
-        self.show();
-        if comparable(&self.status) == comparable(&self.published) {
-            return;
-        }
-        let written = self
-            .store
-            .set_status(self.key.clone(), self.status.clone(), self.verdict.clone())
-            .await;
-        match written {
-            Ok(_) => self.published = self.status.clone(),
-            Err(error) => {
-                tracing::error!(%error, "a status could not be stored");
-                self.publish_due = Clock.now().checked_add(PUBLISH_AGAIN);
-            }
-        }
-    }
-}
-
-/// A status without what changes all the time and is no news: apps read it with GetServer.
-fn comparable(status: &ServerStatus) -> ServerStatus {
-    let mut status = status.clone();
-    for list in [
-        &mut status.tools,
-        &mut status.resources,
-        &mut status.resource_templates,
-        &mut status.prompts,
-    ] {
-        list.fetched = None;
-    }
-    status.stderr_tail.clear();
-    status
 }
 
 /// Ends a link, with its session or without.
