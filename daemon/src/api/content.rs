@@ -43,10 +43,7 @@ fn tool_result_now(raw: &RawJson) -> Result<v1::ToolResult> {
         content: blocks.iter().map(block).collect(),
         structured_content_json: fields.take("structuredContent").map(|raw| text(&raw)),
         is_error: fields.read("isError").unwrap_or(false),
-        meta_json: fields
-            .take("_meta")
-            .map(|raw| text(&raw))
-            .unwrap_or_default(),
+        meta_json: meta(&mut fields),
         extra_json: fields.rest(),
     })
 }
@@ -61,10 +58,7 @@ pub(super) fn read_resource(raw: &RawJson, call_id: String) -> Result<v1::ReadRe
     check_count(&contents, "contents")?;
     Ok(v1::ReadResourceResponse {
         contents: contents.iter().map(resource_contents).collect(),
-        meta_json: fields
-            .take("_meta")
-            .map(|raw| text(&raw))
-            .unwrap_or_default(),
+        meta_json: meta(&mut fields),
         extra_json: fields.rest(),
         call_id,
     })
@@ -92,10 +86,7 @@ pub(super) fn prompt(raw: &RawJson, call_id: String) -> Result<v1::GetPromptResp
     Ok(v1::GetPromptResponse {
         description: fields.text("description"),
         messages: messages.iter().map(message).collect(),
-        meta_json: fields
-            .take("_meta")
-            .map(|raw| text(&raw))
-            .unwrap_or_default(),
+        meta_json: meta(&mut fields),
         extra_json: fields.rest(),
         call_id,
     })
@@ -114,7 +105,7 @@ pub(super) fn completion(raw: &RawJson) -> Result<v1::CompleteResponse> {
         .ok_or_else(|| malformed("has no `completion`"))?;
     let values = completion.list("values").unwrap_or_default();
     let (total, has_more) = (completion.read("total"), completion.read("hasMore"));
-    let meta = fields.take("_meta");
+    let meta_json = meta(&mut fields);
     if let Ok(rest) = RawJson::parse(completion.rest()) {
         fields.put("completion", rest);
     }
@@ -122,7 +113,7 @@ pub(super) fn completion(raw: &RawJson) -> Result<v1::CompleteResponse> {
         values: values.iter().filter_map(RawJson::read).collect(),
         total,
         has_more: has_more.unwrap_or(false),
-        meta_json: meta.map(|raw| text(&raw)).unwrap_or_default(),
+        meta_json,
         extra_json: fields.rest(),
     })
 }
@@ -193,6 +184,14 @@ fn malformed(what: &str) -> Error {
         Reason::UpstreamProtocol,
         format!("the server's result {what}"),
     )
+}
+
+/// A result's `_meta` as it came; empty if there is none.
+fn meta(fields: &mut Fields) -> String {
+    fields
+        .take("_meta")
+        .map(|raw| text(&raw))
+        .unwrap_or_default()
 }
 
 fn text(raw: &RawJson) -> String {

@@ -106,7 +106,7 @@ impl Builder {
         self
     }
 
-    /// Offers a tool; see [`tool`].
+    /// Offers a tool; see [`tool`](super::tool()).
     #[must_use]
     pub fn tool(self, tool: Value) -> Self {
         self.entry("tools", tool)
