@@ -18,7 +18,7 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::Settings;
 use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
-use crate::mcp::link::{CallOptions, Link, Repeat};
+use crate::mcp::link::{CallOptions, Link, Repeat, Unfinished};
 use crate::mcp::protocol::{RawJson, method};
 use crate::registry::{Registry, Server};
 
@@ -314,6 +314,7 @@ impl ToolCall {
                     request.param_headers = param_headers(&tool.param_headers, arguments);
                 }
             }
+            request.as_task = tool.is_some_and(|tool| tool.only_as_task) && link.peer.runs_tasks();
             request.name = Some(self.tool.clone());
             request.progress = true;
             Ok(request)
@@ -356,7 +357,7 @@ impl Call {
     ///
     /// A call that the server refused before looking at it is made once more: on a new link when the session was gone,
     /// with fresh tool definitions when mirrored headers did not match (MCP 2026-07-28 basic/transports/streamable-http,
-    /// "Client Behavior"). Nothing else is ever repeated.
+    /// "Client Behavior"). Nothing else is ever repeated. A task whose link was lost is waited for on the next one.
     async fn invoke(
         &self,
         server: &Server,
@@ -364,12 +365,23 @@ impl Call {
     ) -> Result<Answer> {
         let options = &self.options;
         let mut again = true;
+        let mut unfinished: Option<(Unfinished, Error)> = None;
         loop {
-            let (link, catalog) = server.handle.link(options.deadline).await?;
-            let mut request = build(&link, &catalog)?;
-            request.meta.clone_from(&self.meta);
-            request.log_level = self.log_level;
-            let failure = match link.call(request, options).await {
+            let (link, catalog) = match (server.handle.link(options.deadline).await, &unfinished) {
+                (Ok(link), _) => link,
+                // What the server makes of the task, nobody knows.
+                (Err(_), Some((_, lost))) => return Err(lost.clone()),
+                (Err(error), None) => return Err(error),
+            };
+            let outcome = if let Some((task, _)) = unfinished.take() {
+                Box::pin(link.resume(task, options)).await
+            } else {
+                let mut request = build(&link, &catalog)?;
+                request.meta.clone_from(&self.meta);
+                request.log_level = self.log_level;
+                link.call(request, options).await
+            };
+            let failure = match outcome {
                 Ok(result) => {
                     return Ok(Answer {
                         call_id: options.call_id.clone(),
@@ -378,16 +390,19 @@ impl Call {
                 }
                 Err(failure) => failure,
             };
-            let repeat = failure.repeat.filter(|_| std::mem::take(&mut again));
-            let Some(repeat) = repeat else {
-                return Err(failure
-                    .error
-                    .with("server_id", server.record.key.id.as_str()));
-            };
-            tracing::debug!(error = %failure.error, "a refused call is made again");
-            if repeat == Repeat::WithFreshTools {
-                let refreshed = server.handle.refresh().await.done();
-                let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
+            let error = failure
+                .error
+                .with("server_id", server.record.key.id.as_str());
+            tracing::debug!(%error, repeat = ?failure.repeat, "a call has failed");
+            match failure.repeat {
+                Some(Repeat::GoOn(task)) => unfinished = Some((task, error)),
+                Some(Repeat::OnNewLink) if again => again = false,
+                Some(Repeat::WithFreshTools) if again => {
+                    again = false;
+                    let refreshed = server.handle.refresh().await.done();
+                    let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
+                }
+                _ => return Err(error),
             }
         }
     }

@@ -99,6 +99,10 @@ pub struct TimeoutConfig {
     /// A call as a whole, without the time that is spent waiting for a human. Default 10m; 100ms to 24h.
     #[serde(with = "duration")]
     pub call: Duration,
+    /// How often a server is asked about a call that it runs as a task, where it does not say itself. Default 1s; 100ms to
+    /// 10m, which also bounds what servers say.
+    #[serde(with = "duration")]
+    pub task_poll: Duration,
     /// Longest wait of one waiting RPC, whatever it asks for. Default 10m; 100ms to 24h.
     #[serde(with = "duration")]
     pub wait_max: Duration,
@@ -228,6 +232,7 @@ impl Default for TimeoutConfig {
             probe: Duration::from_secs(5),
             call_idle: Duration::from_secs(30),
             call: Duration::from_mins(10),
+            task_poll: Duration::from_secs(1),
             wait_max: Duration::from_mins(10),
             close: Duration::from_secs(5),
             drain: Duration::from_secs(20),

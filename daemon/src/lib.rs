@@ -217,6 +217,7 @@ fn settings(config: &Config) -> Settings {
         probe: config.timeouts.probe,
         call_idle: config.timeouts.call_idle,
         call: config.timeouts.call,
+        task_poll: config.timeouts.task_poll,
         message_bytes: config.limits.message_bytes,
         list_pages: config.limits.list_pages,
         list_items: config.limits.list_items,

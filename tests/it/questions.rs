@@ -86,7 +86,7 @@ async fn finish(server: &FakeMcp, writer: &SseWriter) {
     }
 }
 
-fn with_forms(mut spec: ServerSpec) -> ServerSpec {
+pub(crate) fn with_forms(mut spec: ServerSpec) -> ServerSpec {
     spec.client_capabilities = Some(v1::ClientCapabilities {
         elicitation_form: true,
         ..Default::default()

@@ -199,6 +199,10 @@ fn stream_event(event: &CallEvent) -> Event {
     match event {
         CallEvent::Progress(params) => Event::Progress(content::progress(params)),
         CallEvent::Log(params) => Event::Log(content::log_message(params)),
+        CallEvent::Task { status, message } => Event::Task(v1::TaskStatus {
+            status: status.clone(),
+            message: message.clone(),
+        }),
         CallEvent::InputRequired(ids) => Event::InputRequired(v1::InputRequired {
             elicitation_ids: ids.iter().map(ToString::to_string).collect(),
         }),

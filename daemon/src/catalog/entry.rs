@@ -19,6 +19,8 @@ pub struct Tool {
     pub output_schema: Option<RawJson>,
     /// Hints about its behaviour.
     pub hints: Hints,
+    /// Whether it can only be called as a task (`execution.taskSupport`, MCP 2025-11-25).
+    pub only_as_task: bool,
     /// Every other member, as a raw object; empty if none.
     pub extra: String,
     /// Arguments that are mirrored into headers.
@@ -227,6 +229,9 @@ pub fn read_tool(item: &RawJson, over_http: bool) -> Result<Tool, Withheld> {
         .take("outputSchema")
         .filter(|schema| schema.as_str() != "null");
     let description = fields.text("description");
+    let support = fields
+        .peek("execution")
+        .and_then(|execution| execution.get("taskSupport"));
     Ok(Tool {
         name,
         title,
@@ -234,6 +239,7 @@ pub fn read_tool(item: &RawJson, over_http: bool) -> Result<Tool, Withheld> {
         input_schema,
         output_schema,
         hints,
+        only_as_task: support.is_some_and(|support| support.as_str() == "\"required\""),
         extra: fields.rest(),
         param_headers,
     })

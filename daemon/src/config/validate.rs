@@ -68,6 +68,7 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
         ("timeouts.probe", timeouts.probe, TENTH, probe_max),
         ("timeouts.call_idle", timeouts.call_idle, TENTH, DAY),
         ("timeouts.call", timeouts.call, TENTH, DAY),
+        ("timeouts.task_poll", timeouts.task_poll, TENTH, 10 * MINUTE),
         ("timeouts.wait_max", timeouts.wait_max, TENTH, DAY),
         ("timeouts.close", timeouts.close, 10 * MILLI, 5 * MINUTE),
         (

@@ -3,7 +3,11 @@
 //! Nothing outside this file asks which era a server speaks, except to open a connection (`open`) and to listen for
 //! notifications (`push`), where the eras have different procedures.
 
+mod task;
+
 use bytes::Bytes;
+
+pub use task::{Task, TaskProgress};
 
 use crate::error::{Error, Reason, Result};
 use crate::mcp::headers;
@@ -56,6 +60,8 @@ pub struct Request {
     pub progress: bool,
     /// Level from which log messages are wanted, in the specification's spelling.
     pub log_level: Option<&'static str>,
+    /// Whether it can only be made as a task. Modern servers decide by themselves.
+    pub as_task: bool,
 }
 
 impl Request {
@@ -140,6 +146,9 @@ impl Dialect {
         for (name, value) in &request.params {
             params.raw(name, value.as_str());
         }
+        if request.as_task && self.era == Era::Legacy {
+            params.raw("task", "{}");
+        }
         if !meta.is_empty() {
             params.raw("_meta", meta.finish().as_str());
         }
@@ -185,24 +194,28 @@ impl Dialect {
         headers
     }
 
-    /// Sorts a result by what it means for the call (MCP 2026-07-28 basic, `resultType`).
+    /// Sorts the result of a request by what it means (MCP 2026-07-28 basic, `resultType`; 2025-11-25
+    /// basic/utilities/tasks).
     ///
     /// # Errors
     /// `UPSTREAM_PROTOCOL` for a result type that was not negotiated or is malformed.
-    pub fn decode(&self, result: RawJson) -> Result<Outcome> {
+    pub fn decode(&self, request: &Request, result: RawJson) -> Result<Outcome> {
         if self.era == Era::Legacy {
-            return Ok(Outcome::Complete(result));
+            return match result.get("task").filter(|_| request.as_task) {
+                Some(task) => Ok(Outcome::Task(self.read_new_task(&task)?)),
+                None => Ok(Outcome::Complete(result)),
+            };
         }
-        match result.get("resultType").map(|kind| kind.read::<String>()) {
-            None => Ok(Outcome::Complete(result)),
-            Some(Some(kind)) if kind == "complete" => Ok(Outcome::Complete(result)),
-            Some(Some(kind)) if kind == "input_required" => input_required(&result),
-            Some(kind) => Err(Error::new(
-                Reason::UpstreamProtocol,
-                format!(
-                    "the server answered with the unknown result type `{}`",
-                    kind.unwrap_or_default()
-                ),
+        let kind = result.get("resultType").map(|kind| kind.read::<String>());
+        match kind.as_ref().map(Option::as_deref) {
+            None | Some(Some("complete")) => Ok(Outcome::Complete(result)),
+            Some(Some("input_required")) => input_required(&result),
+            Some(Some("task")) if request.method == method::TOOLS_CALL => {
+                Ok(Outcome::Task(self.read_new_task(&result)?))
+            }
+            Some(kind) => Err(malformed(
+                "answer",
+                &format!("has the unknown result type `{}`", kind.unwrap_or_default()),
             )),
         }
     }
@@ -215,6 +228,8 @@ pub enum Outcome {
     Complete(RawJson),
     /// The server needs something first.
     InputRequired(InputRequired),
+    /// The server works on it, and has to be asked for the outcome.
+    Task(Task),
 }
 
 /// What a server needs before a call can finish (MCP 2026-07-28 basic/patterns/mrtr).
@@ -238,43 +253,46 @@ pub struct InputRequest {
 }
 
 fn input_required(result: &RawJson) -> Result<Outcome> {
-    let malformed = |what: &str| {
-        Error::new(
-            Reason::UpstreamProtocol,
-            format!("the server's `input_required` result {what}"),
-        )
-    };
     let member = |name: &str| result.get(name).filter(|value| value.as_str() != "null");
     let state = member("requestState");
-    let Some(requests) = member("inputRequests") else {
-        if state.is_none() {
-            return Err(malformed("has neither `inputRequests` nor `requestState`"));
+    let requests = match member("inputRequests") {
+        Some(requests) => input_requests(&requests)?,
+        None if state.is_some() => Vec::new(),
+        None => {
+            return Err(malformed(
+                "`input_required` result",
+                "has neither `inputRequests` nor `requestState`",
+            ));
         }
-        return Ok(Outcome::InputRequired(InputRequired {
-            requests: Vec::new(),
-            state,
-        }));
     };
+    Ok(Outcome::InputRequired(InputRequired { requests, state }))
+}
+
+/// Reads what a server asks, by its keys.
+fn input_requests(requests: &RawJson) -> Result<Vec<InputRequest>> {
     let members = requests
         .members()
-        .ok_or_else(|| malformed("has `inputRequests` that are no object"))?;
-    let mut list = Vec::with_capacity(members.len());
-    for (key, request) in members {
+        .ok_or_else(|| malformed("`inputRequests`", "are no object"))?;
+    let read = |(key, request): (String, RawJson)| {
         let method = request
             .get("method")
-            .and_then(|method| method.read::<String>());
-        let method = method.ok_or_else(|| malformed("has a request without a method"))?;
+            .and_then(|method| method.read::<String>())
+            .ok_or_else(|| malformed("`inputRequests`", "have a request without a method"))?;
         let params = request.get("params").unwrap_or(RawJson::EMPTY_OBJECT);
-        list.push(InputRequest {
+        Ok(InputRequest {
             key,
             method,
             params,
-        });
-    }
-    Ok(Outcome::InputRequired(InputRequired {
-        requests: list,
-        state,
-    }))
+        })
+    };
+    members.into_iter().map(read).collect()
+}
+
+fn malformed(what: &str, fault: &str) -> Error {
+    Error::new(
+        Reason::UpstreamProtocol,
+        format!("the server's {what} {fault}"),
+    )
 }
 
 fn client_info() -> RawJson {
@@ -308,10 +326,27 @@ fn client_capabilities(spec: &ServerSpec, era: Era) -> RawJson {
             },
         );
     }
-    if !wanted.extensions.is_empty() {
-        capabilities.raw("extensions", &wanted.extensions);
+    let extensions = client_extensions(&wanted.extensions, era);
+    if !extensions.is_empty() {
+        capabilities.raw("extensions", extensions.finish().as_str());
     }
     capabilities.finish()
+}
+
+/// Those that the app asked for, and those that the daemon itself understands.
+fn client_extensions(wanted: &str, era: Era) -> ObjectWriter {
+    let wanted = RawJson::parse(wanted.to_owned()).ok();
+    let wanted = wanted
+        .and_then(|wanted| wanted.members())
+        .unwrap_or_default();
+    let mut extensions = ObjectWriter::new();
+    for (name, value) in &wanted {
+        extensions.raw(name, value.as_str());
+    }
+    if era == Era::Modern && wanted.iter().all(|(name, _)| name != task::EXTENSION) {
+        extensions.raw(task::EXTENSION, "{}");
+    }
+    extensions
 }
 
 #[cfg(test)]
@@ -323,7 +358,7 @@ mod tests {
     };
     use crate::model::status::Era;
 
-    fn spec() -> ServerSpec {
+    pub(super) fn spec() -> ServerSpec {
         let stdio = StdioSpec {
             command: "x".to_owned(),
             args: vec![],
@@ -341,7 +376,7 @@ mod tests {
         }
     }
 
-    fn raw(json: &str) -> RawJson {
+    pub(super) fn raw(json: &str) -> RawJson {
         RawJson::parse(json.to_owned()).unwrap()
     }
 
@@ -359,7 +394,7 @@ mod tests {
             r#""progressToken":5,"io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
             r#""io.modelcontextprotocol/clientInfo":{"name":"mcp-sidecar","version":""#,
             env!("CARGO_PKG_VERSION"),
-            r#""},"io.modelcontextprotocol/clientCapabilities":{}}}}"#
+            r#""},"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}"#
         );
         assert_eq!(body, expected);
         let headers: Vec<_> = frame
@@ -391,16 +426,15 @@ mod tests {
     #[test]
     fn results_are_sorted_by_their_type() {
         let modern = Dialect::new(Era::Modern, "2026-07-28", &spec());
-        assert!(matches!(modern.decode(raw("{}")), Ok(Outcome::Complete(_))));
-        assert!(modern.decode(raw(r#"{"resultType":"task"}"#)).is_err());
-        assert!(
-            modern
-                .decode(raw(r#"{"resultType":"input_required"}"#))
-                .is_err()
-        );
-        let asked = modern.decode(raw(
+        let call = Request::new("tools/call");
+        let sort = |result: &str| modern.decode(&call, raw(result));
+        assert!(matches!(sort("{}"), Ok(Outcome::Complete(_))));
+        assert!(sort(r#"{"resultType":"odd"}"#).is_err());
+        assert!(sort(r#"{"resultType":7}"#).is_err());
+        assert!(sort(r#"{"resultType":"input_required"}"#).is_err());
+        let asked = sort(
             r#"{"resultType":"input_required","requestState":" s ","inputRequests":{"k":{"method":"roots/list"}}}"#,
-        ));
+        );
         let Ok(Outcome::InputRequired(asked)) = asked else {
             panic!("{asked:?}")
         };
@@ -408,8 +442,48 @@ mod tests {
         assert_eq!(asked.requests[0].method, "roots/list");
         let legacy = Dialect::new(Era::Legacy, "2025-11-25", &spec());
         assert!(matches!(
-            legacy.decode(raw(r#"{"resultType":"odd"}"#)),
+            legacy.decode(&call, raw(r#"{"resultType":"odd"}"#)),
             Ok(Outcome::Complete(_))
         ));
+    }
+
+    #[test]
+    fn a_task_is_one_where_it_may_be() {
+        let modern = Dialect::new(Era::Modern, "2026-07-28", &spec());
+        let task = r#"{"resultType":"task","taskId":"t","status":"working"}"#;
+        let mut call = Request::new("tools/call");
+        assert!(matches!(
+            modern.decode(&call, raw(task)),
+            Ok(Outcome::Task(_))
+        ));
+        assert!(
+            modern
+                .decode(&Request::new("prompts/get"), raw(task))
+                .is_err()
+        );
+        // A legacy server makes one only if it was asked to.
+        let legacy = Dialect::new(Era::Legacy, "2025-11-25", &spec());
+        let task = r#"{"task":{"taskId":"t","status":"working"}}"#;
+        assert!(matches!(
+            legacy.decode(&call, raw(task)),
+            Ok(Outcome::Complete(_))
+        ));
+        call.as_task = true;
+        assert!(matches!(
+            legacy.decode(&call, raw(task)),
+            Ok(Outcome::Task(_))
+        ));
+        let body = String::from_utf8(legacy.encode(&call, 1).body.to_vec()).unwrap();
+        assert!(body.contains(r#""params":{"task":{}}"#), "{body}");
+    }
+
+    #[test]
+    fn an_app_may_say_more_about_an_extension_than_the_daemon() {
+        let mut spec = spec();
+        spec.capabilities.extensions =
+            r#"{"io.modelcontextprotocol/tasks":{"x":1},"com.example/y":{}}"#.to_owned();
+        let modern = super::client_capabilities(&spec, Era::Modern);
+        let said = format!(r#"{{"extensions":{}}}"#, spec.capabilities.extensions);
+        assert_eq!(modern.as_str(), said);
     }
 }

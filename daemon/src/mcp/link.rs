@@ -8,6 +8,7 @@ mod flight;
 mod patience;
 mod pulse;
 mod serve;
+mod task;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 pub use call::{CallEvent, CallFailure, CallOptions, Repeat, Running};
 pub use pulse::Pulse;
+pub use task::Unfinished;
 
 use crate::base::{CallId, Clock, ServerKey};
 use crate::error::{Error, Reason, Result};
@@ -56,6 +58,21 @@ impl Peer {
             .capability(capability)
             .and_then(|inner| inner.get(flag));
         flag.and_then(|flag| flag.read::<bool>()).unwrap_or(false)
+    }
+
+    /// Whether it runs tool calls as tasks when it is asked to (MCP 2025-11-25 basic/utilities/tasks).
+    #[must_use]
+    pub fn runs_tasks(&self) -> bool {
+        let requests = self.capability("tasks").and_then(|it| it.get("requests"));
+        let tools = requests.and_then(|requests| requests.get("tools"));
+        tools.is_some_and(|tools| tools.get("call").is_some())
+    }
+
+    /// Whether it takes `tasks/cancel` (MCP 2025-11-25 basic/utilities/tasks).
+    #[must_use]
+    pub fn cancels_tasks(&self) -> bool {
+        self.capability("tasks")
+            .is_some_and(|tasks| tasks.get("cancel").is_some())
     }
 
     fn capability(&self, name: &str) -> Option<RawJson> {
@@ -112,6 +129,8 @@ pub struct LinkParts {
     pub max_rounds: usize,
     /// Bound on requests of the daemon's own, such as pings.
     pub request_timeout: Duration,
+    /// Pause between two looks at a task whose server suggests none.
+    pub task_poll: Duration,
 }
 
 /// A live link. Ends with [`Link::close`].
@@ -131,6 +150,7 @@ pub struct Link {
     calls: Semaphore,
     max_rounds: usize,
     request_timeout: Duration,
+    task_poll: Duration,
     running: Mutex<HashMap<CallId, Arc<Running>>>,
     log_level: Mutex<Option<usize>>,
     /// Requests of the server that are being answered, by their raw ids.
@@ -163,6 +183,7 @@ impl Link {
             calls: Semaphore::new(parts.max_calls),
             max_rounds: parts.max_rounds,
             request_timeout: parts.request_timeout,
+            task_poll: parts.task_poll,
             running: Mutex::default(),
             log_level: Mutex::default(),
             asked: Mutex::default(),
@@ -313,9 +334,9 @@ impl Link {
             () = self.closed.cancelled() => return Err(closed_error()),
         };
         match timed {
-            Ok(Ok(Ok(result))) => match self.dialect.decode(result)? {
+            Ok(Ok(Ok(result))) => match self.dialect.decode(request, result)? {
                 Outcome::Complete(result) => Ok(result),
-                Outcome::InputRequired(_) => Err(Error::new(
+                Outcome::InputRequired(_) | Outcome::Task(_) => Err(Error::new(
                     Reason::UpstreamProtocol,
                     format!(
                         "the server asks for input during `{}`, which it may not",

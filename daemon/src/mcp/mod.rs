@@ -32,6 +32,8 @@ pub struct Settings {
     pub call_idle: Duration,
     /// Default bound on a call.
     pub call: Duration,
+    /// Pause between two looks at a task whose server suggests none.
+    pub task_poll: Duration,
     /// Bound on one message of a server, in bytes.
     pub message_bytes: usize,
     /// Most pages of one list.

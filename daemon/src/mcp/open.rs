@@ -260,6 +260,7 @@ impl Dialer {
             subscriptions,
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
+            task_poll: self.settings.task_poll,
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
         };
         let link = Link::start(parts, dial.inbound);

@@ -42,6 +42,14 @@ pub mod method {
     pub const COMPLETE: &str = "completion/complete";
     /// Legacy: sets the level of log messages of the whole session.
     pub const SET_LEVEL: &str = "logging/setLevel";
+    /// Asks how far a task is.
+    pub const TASKS_GET: &str = "tasks/get";
+    /// Asks for the outcome of a task; 2025-11-25 only.
+    pub const TASKS_RESULT: &str = "tasks/result";
+    /// Answers what a task asks.
+    pub const TASKS_UPDATE: &str = "tasks/update";
+    /// Wants a task to be cancelled.
+    pub const TASKS_CANCEL: &str = "tasks/cancel";
     /// Asks the user.
     pub const ELICIT: &str = "elicitation/create";
     /// Asks for the client's roots.
@@ -315,7 +323,9 @@ pub fn parse_all(bytes: &Bytes) -> Result<Vec<Message>, ParseError> {
     }
 }
 
-fn rpc_error(error: &RawJson) -> RpcError {
+/// Reads an error object; what is missing or of another type is made up.
+#[must_use]
+pub fn rpc_error(error: &RawJson) -> RpcError {
     let code = error
         .get("code")
         .and_then(|code| code.read())

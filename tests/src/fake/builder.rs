@@ -34,6 +34,7 @@ impl Builder {
             },
             hooks: Mutex::default(),
             lists: Mutex::default(),
+            more_capabilities: serde_json::Map::new(),
             seen: watch::Sender::default(),
             dropped: watch::Sender::default(),
             pushes: broadcast::Sender::new(64),
@@ -68,6 +69,13 @@ impl Builder {
     #[must_use]
     pub fn http_sse(mut self) -> Self {
         self.inner.traits.wire = Wire::Sse;
+        self
+    }
+
+    /// Offers more than lists.
+    #[must_use]
+    pub fn capability(mut self, name: &str, value: Value) -> Self {
+        self.inner.more_capabilities.insert(name.to_owned(), value);
         self
     }
 

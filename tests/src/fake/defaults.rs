@@ -73,7 +73,12 @@ pub(super) fn reply(inner: &Arc<Inner>, seen: &Seen) -> Reply {
 
 fn capabilities(inner: &Inner) -> Value {
     let change = json!({"listChanged": inner.traits.offer_stream});
-    json!({"tools": change, "resources": change, "prompts": change, "completions": {}})
+    let mut all =
+        json!({"tools": change, "resources": change, "prompts": change, "completions": {}});
+    for (name, value) in &inner.more_capabilities {
+        all[name] = value.clone();
+    }
+    all
 }
 
 /// The stream of notifications: GET in the legacy era, `subscriptions/listen` in the modern one.

@@ -119,6 +119,7 @@ struct Inner {
     traits: Traits,
     hooks: Mutex<HashMap<String, Hook>>,
     lists: Mutex<HashMap<&'static str, Vec<Value>>>,
+    more_capabilities: serde_json::Map<String, Value>,
     seen: watch::Sender<Vec<Seen>>,
     dropped: watch::Sender<Vec<usize>>,
     pushes: broadcast::Sender<Value>,

@@ -2,18 +2,20 @@
 //!
 //! A call runs in its caller's task and is sent again by nobody here.
 
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{SemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::patience::Patience;
+use super::task::{Unfinished, not_offered};
 use super::{Link, closed_error};
 use crate::base::{CallId, Deadline, ElicitationId};
 use crate::error::{Error, Reason, Result};
-use crate::mcp::era::{InputRequired, Outcome, Request};
+use crate::mcp::era::{InputRequired, Outcome, Request, Task};
 use crate::mcp::protocol::{Message, ObjectWriter, RawJson, code, method};
 use crate::mcp::transport::{Loss, Sent};
 use crate::model::status::Era;
@@ -48,6 +50,13 @@ pub enum CallEvent {
     Log(RawJson),
     /// The call waits for answers to these questions.
     InputRequired(Vec<ElicitationId>),
+    /// The server runs the call as a task, which is now at this point.
+    Task {
+        /// The task's status, in the server's word.
+        status: String,
+        /// What the server says about it; empty if nothing.
+        message: String,
+    },
 }
 
 /// Bounds and listeners of one call.
@@ -70,17 +79,20 @@ pub struct CallOptions {
 pub struct CallFailure {
     /// What the app is told.
     pub error: Error,
-    /// Whether and how the call may be made again: it had no effect.
+    /// Whether and how the call may go on all the same.
     pub repeat: Option<Repeat>,
 }
 
-/// Why a call had no effect and may be made again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// How a call may go on after a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Repeat {
-    /// The server refused it because our session is gone: on a new link.
+    /// The server refused it because our session is gone, so it had no effect: make it again on a new link.
     OnNewLink,
-    /// The server refused it because mirrored headers did not match: with fresh tool definitions.
+    /// The server refused it because mirrored headers did not match, so it had no effect: make it again with fresh tool
+    /// definitions.
     WithFreshTools,
+    /// The server runs it as a task: wait for that on a new link.
+    GoOn(Unfinished),
 }
 
 impl From<Error> for CallFailure {
@@ -104,6 +116,8 @@ pub struct Running {
     events: Option<mpsc::Sender<CallEvent>>,
     /// Questions that are open: while there are any, the server's time does not run.
     questions: watch::Sender<usize>,
+    /// Status and message of the task that it is, as the app knows them.
+    task: Mutex<(String, String)>,
     pub(super) over: CancellationToken,
 }
 
@@ -136,6 +150,17 @@ impl Running {
     /// Id of the request that is under way; its progress token.
     pub(super) fn request_id(&self) -> u64 {
         self.request_id.load(Ordering::Relaxed)
+    }
+
+    /// Tells the app how the task is doing, if that is news.
+    pub(super) fn report(&self, task: &Task) {
+        let now = (task.status.clone(), task.message.clone());
+        let mut known = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != now {
+            known.clone_from(&now);
+            let (status, message) = now;
+            self.tell(CallEvent::Task { status, message });
+        }
     }
 
     pub(super) fn tell(&self, event: CallEvent) {
@@ -179,20 +204,13 @@ impl Link {
         mut request: Request,
         options: &CallOptions,
     ) -> std::result::Result<RawJson, CallFailure> {
-        let Ok(_permit) = self.calls.try_acquire() else {
-            return Err(Error::new(
-                Reason::TooManyCalls,
-                "the server has as many calls under way as limits.calls_per_server allows",
-            )
-            .retry_after(Duration::from_secs(1))
-            .into());
-        };
+        let _permit = self.admit()?;
         let level = self.raise_log_level(request.log_level);
         tokio::select! {
             () = level => {}
             () = options.deadline.elapsed() => return Err(deadline_over().into()),
         }
-        let call = self.enter(&request, options);
+        let call = self.enter(request.log_level, options);
         let mut patience = Patience::new(options);
         let fixed = request.params.len();
         let (mut rounds, mut waits) = (0, 0);
@@ -207,13 +225,21 @@ impl Link {
                     first,
                 )
                 .await?;
-            let asked = match self.dialect.decode(result)? {
+            let asked = match self.dialect.decode(&request, result)? {
                 Outcome::Complete(result) => return Ok(result),
                 Outcome::InputRequired(asked) => asked,
+                Outcome::Task(task) => {
+                    // Boxed: most calls are none, and need not carry the room for it.
+                    let outcome = self.follow(task, &call.running, &mut patience, options.deadline);
+                    return Box::pin(outcome).await;
+                }
             };
             if asked.requests.is_empty() {
                 // The server only wants to be asked again, for example while the user is elsewhere: not all at once.
-                self.wait(waits, &mut patience, options.deadline).await?;
+                let pause = AGAIN.0.saturating_mul(1 << waits.min(8)).min(AGAIN.1);
+                let pause = pin!(tokio::time::sleep(pause));
+                self.within(pause, &call.running, &mut patience, options.deadline)
+                    .await?;
                 waits += 1;
             } else if rounds == self.max_rounds {
                 return Err(Error::new(
@@ -241,23 +267,57 @@ impl Link {
         }
     }
 
-    /// A pause before the server is asked again, longer each time; the call's clock runs.
-    async fn wait(&self, waits: u32, patience: &mut Patience, deadline: Deadline) -> Result<()> {
-        let pause = AGAIN.0.saturating_mul(1 << waits.min(8)).min(AGAIN.1);
-        patience.sign_of_life();
-        patience.run(true);
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = patience.exhausted() => return Err(patience.error()),
-            () = deadline.elapsed() => return Err(deadline_over()),
-            () = self.closed.cancelled() => return Err(closed_error()),
+    /// A place among the calls of the server.
+    pub(super) fn admit(&self) -> Result<SemaphorePermit<'_>> {
+        self.calls.try_acquire().map_err(|_| {
+            Error::new(
+                Reason::TooManyCalls,
+                "the server has as many calls under way as limits.calls_per_server allows",
+            )
+            .retry_after(Duration::from_secs(1))
+        })
+    }
+
+    /// Does work of a call for as long as its clocks allow.
+    pub(super) async fn within<T>(
+        &self,
+        mut work: Pin<&mut impl Future<Output = T>>,
+        call: &Running,
+        patience: &mut Patience,
+        deadline: Deadline,
+    ) -> Result<T> {
+        let mut questions = call.questions.subscribe();
+        let cut_off = async {
+            self.closed.cancelled().await;
+            if self.session_gone.load(Ordering::Relaxed) {
+                tokio::time::sleep(LAST_WORD).await;
+            }
+        };
+        tokio::pin!(cut_off);
+        loop {
+            let paused = *questions.borrow_and_update() > 0;
+            patience.run(!paused);
+            tokio::select! {
+                // A result that is there counts, even if the time is over too.
+                biased;
+                done = &mut work => {
+                    patience.run(false);
+                    return Ok(done);
+                }
+                changed = questions.changed() => {
+                    if changed.is_ok() {
+                        patience.sign_of_life();
+                    }
+                }
+                () = patience.exhausted(), if !paused => return Err(patience.error()),
+                () = deadline.elapsed() => return Err(deadline_over()),
+                () = &mut cut_off => return Err(lost_call(&closed_error())),
+            }
         }
-        patience.run(false);
-        Ok(())
     }
 
     /// One request with its answer.
-    async fn round(
+    pub(super) async fn round(
         self: &Arc<Self>,
         request: &Request,
         running: &Arc<Running>,
@@ -265,8 +325,7 @@ impl Link {
         deadline: Deadline,
         first: bool,
     ) -> std::result::Result<RawJson, CallFailure> {
-        let mut questions = running.questions.subscribe();
-        let attempt = async {
+        let attempt = pin!(async {
             let id = self.fresh_id();
             running.request_id.store(id, Ordering::Relaxed);
             let mut flight = self.send(request, id).await?;
@@ -280,40 +339,13 @@ impl Link {
                 self.receive(message, Some(running));
                 running.sign_of_life();
             }
-        };
-        let cut_off = async {
-            self.closed.cancelled().await;
-            if self.session_gone.load(Ordering::Relaxed) {
-                tokio::time::sleep(LAST_WORD).await;
-            }
-        };
-        tokio::pin!(attempt, cut_off);
-        loop {
-            let paused = *questions.borrow_and_update() > 0;
-            patience.run(!paused);
-            tokio::select! {
-                // A result that is there counts, even if the time is over too.
-                biased;
-                answer = &mut attempt => {
-                    let answer: std::result::Result<_, Loss> = answer;
-                    patience.run(false);
-                    return match answer {
-                        Ok(Ok(result)) => Ok(result),
-                        Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
-                        Err(loss) => Err(self.failure(loss, first)),
-                    };
-                }
-                changed = questions.changed() => {
-                    if changed.is_ok() {
-                        patience.sign_of_life();
-                    }
-                }
-                () = patience.exhausted(), if !paused => return Err(patience.error().into()),
-                () = deadline.elapsed() => {
-                    return Err(deadline_over().into());
-                }
-                () = &mut cut_off => return Err(lost_call(&closed_error()).into()),
-            }
+        });
+        let answer: std::result::Result<_, Loss> =
+            self.within(attempt, running, patience, deadline).await?;
+        match answer {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
+            Err(loss) => Err(self.failure(loss, first)),
         }
     }
 
@@ -362,13 +394,18 @@ impl Link {
     }
 
     /// Registers a call for as long as the returned value lives.
-    fn enter(self: &Arc<Self>, request: &Request, options: &CallOptions) -> Entered {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        log_level: Option<&str>,
+        options: &CallOptions,
+    ) -> Entered {
         let running = Arc::new(Running {
             call_id: options.call_id.clone(),
-            log_rank: request.log_level.and_then(rank),
+            log_rank: log_level.and_then(rank),
             request_id: AtomicU64::new(0),
             events: options.events.clone(),
             questions: watch::Sender::new(0),
+            task: Mutex::default(),
             over: CancellationToken::new(),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -433,15 +470,7 @@ impl Link {
                 .await;
             outcome
                 .map(|answer| (one.key.as_str(), answer))
-                .map_err(|rpc| {
-                    Error::new(
-                        Reason::NotSupported,
-                        format!(
-                            "the server asked for `{}`, which it may not: {}",
-                            one.method, rpc.message
-                        ),
-                    )
-                })
+                .map_err(|rpc| not_offered(&one.method, &rpc))
         });
         let waiting = futures_util::future::try_join_all(answers);
         let answers = tokio::select! {
@@ -463,7 +492,7 @@ fn deadline_over() -> Error {
     Error::new(Reason::DeadlineExceeded, "the deadline of the call is over")
 }
 
-fn lost_call(cause: &Error) -> Error {
+pub(super) fn lost_call(cause: &Error) -> Error {
     Error::new(
         Reason::OutcomeUnknown,
         format!("the call was sent and may have taken effect, but no result came back: {cause}"),
@@ -473,7 +502,7 @@ fn lost_call(cause: &Error) -> Error {
 /// A registered call; leaving ends what still hangs on it.
 pub(super) struct Entered {
     link: Arc<Link>,
-    running: Arc<Running>,
+    pub(super) running: Arc<Running>,
 }
 
 impl Drop for Entered {

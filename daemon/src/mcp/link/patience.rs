@@ -36,13 +36,30 @@ impl Patience {
                 .left
                 .saturating_sub(now.saturating_duration_since(since));
         } else {
-            self.idle_since = now;
+            self.sign_of_life();
         }
         self.running_since = run.then_some(now);
     }
 
     pub(super) fn sign_of_life(&mut self) {
-        self.idle_since = Clock.now();
+        self.idle_since = self.idle_since.max(Clock.now());
+    }
+
+    /// Nothing is to be heard from the server for a while: its silence counts from then on.
+    pub(super) fn expect_silence(&mut self, pause: Duration) {
+        if let Some(end) = Clock.now().checked_add(pause) {
+            self.idle_since = self.idle_since.max(end);
+        }
+    }
+
+    /// What is left of the bound on the call, once its clocks stand still.
+    pub(super) fn left(&self) -> Duration {
+        self.left
+    }
+
+    /// No more than this is left of the bound on the call.
+    pub(super) fn shorten(&mut self, left: Duration) {
+        self.left = self.left.min(left);
     }
 
     fn end(&self) -> Instant {

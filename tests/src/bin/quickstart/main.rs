@@ -420,6 +420,7 @@ async fn call_with_progress(client: &Client, server: &str) -> Result<()> {
             }
             CallEvent::Log(log) => println!("  log: {}", log.data_json),
             CallEvent::InputRequired(_) => bail!("the demo server asks nothing, yet it did"),
+            CallEvent::Task(task) => println!("  task {}: {}", task.status, task.message),
             CallEvent::Result(result) => println!("  result: {}", result_text(&result)?),
         }
     }

@@ -9,20 +9,25 @@
     reason = "a program for the terminal: it says where it listens and what is wrong with its arguments"
 )]
 
+mod job;
+
 use std::borrow::Cow;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use rmcp::handler::server::tool::ToolCallContext;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{
-    CallToolResult, ContentBlock, Implementation, JsonObject, ListResourcesResult,
-    PaginatedRequestParams, ProgressNotificationParam, PromptMessage, ProtocolVersion,
-    ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource,
-    ResourceContents, Role, ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ContentBlock,
+    CreateTaskResult, GetTaskParams, GetTaskResult, Implementation, JsonObject,
+    ListResourcesResult, PaginatedRequestParams, ProgressNotificationParam, PromptMessage,
+    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource,
+    ResourceContents, Role, ServerCapabilities, ServerConfig, UpdateTaskParams,
 };
 use rmcp::service::RequestContext;
+use rmcp::task_manager::TaskManager;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{
@@ -34,11 +39,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use job::JobArguments;
+
 const USAGE: &str = "usage: demo-server stdio [--legacy-only | --modern-only]
        demo-server http [--port PORT] [--legacy-only | --modern-only]";
 
 const README_URI: &str = "demo://readme";
-const README: &str = "The demo server: tools add, echo and slow, this text, and the prompt greet.";
+const README: &str =
+    "The demo server: tools add, echo, slow and job, this text, and the prompt greet.";
 
 /// One step of `slow`.
 const STEP: Duration = Duration::from_millis(300);
@@ -55,6 +63,7 @@ enum Eras {
 #[derive(Clone)]
 struct Demo {
     eras: Eras,
+    tasks: TaskManager,
 }
 
 /// Arguments of `add`.
@@ -134,6 +143,12 @@ impl Demo {
             "{steps} steps done"
         ))]))
     }
+
+    /// Takes its time, as a task where the client knows tasks.
+    #[tool]
+    async fn job(&self, Parameters(arguments): Parameters<JobArguments>) -> CallToolResult {
+        arguments.at_once().await
+    }
 }
 
 #[prompt_router]
@@ -159,13 +174,14 @@ impl ServerHandler for Demo {
             .enable_tools()
             .enable_resources()
             .enable_prompts()
+            .enable_tasks()
             .build();
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new(
                 "demo-server",
                 env!("CARGO_PKG_VERSION"),
             ))
-            .with_instructions("Three tools to try a client with: add, echo, slow.")
+            .with_instructions("Four tools to try a client with: add, echo, slow, job.")
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -176,6 +192,45 @@ impl ServerHandler for Demo {
             )),
             Eras::Modern => Cow::Borrowed(&[ProtocolVersion::V_2026_07_28]),
         }
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let capabilities = context.client_capabilities();
+        if request.name == job::NAME && capabilities.is_some_and(|it| it.supports_tasks()) {
+            let task = JobArguments::of(request.arguments)?.start(&self.tasks);
+            return Ok(CallToolResponse::Task(CreateTaskResult::new(task)));
+        }
+        let call = ToolCallContext::new(self, request, context);
+        Self::tool_router().call(call).await
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        Ok(GetTaskResult::new(self.tasks.get_task(&request.task_id)?))
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks
+            .update_task(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.tasks.cancel_task(&request.task_id)
     }
 
     async fn list_resources(
@@ -236,7 +291,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> anyhow::Result<(Face, Demo)>
             (other, _) => bail!("unknown argument `{other}`"),
         }
     }
-    Ok((face, Demo { eras }))
+    let tasks = TaskManager::new();
+    Ok((face, Demo { eras, tasks }))
 }
 
 async fn serve_stdio(demo: Demo) -> anyhow::Result<()> {
