@@ -182,7 +182,8 @@ pub struct ReconnectConfig {
     /// How often an idle connection is checked. Default 30s; 100ms to 1h.
     #[serde(with = "duration")]
     pub liveness_interval: Duration,
-    /// How often lists are read again when the server pushes no changes. Default 5m; 1s to 24h.
+    /// How often lists are read again when the server pushes no changes, or later, if it vouches for them for longer
+    /// (`ttlMs`). Default 5m; 1s to 24h.
     #[serde(with = "duration")]
     pub list_refresh_interval: Duration,
 }

@@ -1,8 +1,110 @@
 //! The catalog: names for models, filters, pages, bad entries.
 
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
 use std::collections::{HashMap, HashSet};
 
 use mcp_sidecar_tests::prelude::*;
+
+/// A modern server that vouches for its tools for some time, and says when they were read.
+async fn vouching(ttl: Duration) -> (FakeMcp, Arc<Mutex<Vec<Instant>>>) {
+    let fake = FakeMcp::modern()
+        .tool(tool("t0"))
+        .without_push()
+        .start()
+        .await;
+    let reads = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&reads);
+    fake.reply("tools/list", move |_| {
+        let mut reads = seen.lock().unwrap();
+        reads.push(Instant::now());
+        let name = format!("t{}", reads.len());
+        let millis = u64::try_from(ttl.as_millis()).unwrap();
+        Reply::Json(json!({
+            "resultType": "complete", "tools": [tool(&name)], "ttlMs": millis, "cacheScope": "private",
+        }))
+    });
+    (fake, reads)
+}
+
+#[tokio::test]
+async fn a_list_is_read_again_when_somebody_looks_and_it_is_stale() {
+    one_and_two(async |stage| {
+        let ttl = Duration::from_secs(1);
+        let (fake, reads) = vouching(ttl).await;
+        stage.add_http(&fake.url()).await;
+        let status = stage.other().get("s").await.unwrap();
+        let tools = status.facts().tools.clone().unwrap();
+        assert_eq!(tools.ttl, Some(seconds(1)));
+        assert_eq!(tools.cache_scope(), v1::CacheScope::Private);
+        let resources = status.facts().resources.clone().unwrap();
+        assert_eq!(
+            (resources.ttl, resources.cache_scope()),
+            (None, v1::CacheScope::Private)
+        );
+
+        // Looked at all the time, it is read again once it is stale, and not before.
+        eventually("the next list", PATIENCE, async || {
+            let lists = stage.everyone(async |app, _| app.list_tools().await).await;
+            lists
+                .iter()
+                .all(|tools| tools[0].name == "t3")
+                .then_some(())
+        })
+        .await;
+        let reads = reads.lock().unwrap().clone();
+        for pair in reads.windows(2) {
+            assert!(pair[1] - pair[0] >= ttl, "{reads:?}");
+        }
+        // The others are not read again, because the server does not vouch for them.
+        assert_eq!(fake.seen_of("prompts/list").len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_that_is_vouched_for_is_not_polled() {
+    let daemon = TestDaemon::builder()
+        .set("reconnect.list_refresh_interval", "1s")
+        .start()
+        .await;
+    let app = daemon.clients().await;
+    let (fresh, reads) = vouching(Duration::from_hours(1)).await;
+    let other = FakeMcp::modern()
+        .tool(tool("t"))
+        .without_push()
+        .start()
+        .await;
+    app.add_http("fresh", &fresh.url()).await;
+    app.add_http("other", &other.url()).await;
+    eventually("some polls of the other", PATIENCE, async || {
+        (other.seen_of("tools/list").len() >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(reads.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_stale_list_that_cannot_be_read_is_kept() {
+    let (fake, reads) = vouching(Duration::from_secs(1)).await;
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    app.add("s", http_spec("S", &fake.url())).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    assert_eq!(reads.lock().unwrap().len(), 1);
+    fake.reply("tools/list", |_| {
+        Reply::Error(-32603, "not now", Value::Null)
+    });
+    eventually("two attempts", PATIENCE, async || {
+        assert_eq!(app.list_tools().await[0].name, "t1");
+        (fake.seen_of("tools/list").len() >= 3).then_some(())
+    })
+    .await;
+    let status = app.get("s").await.unwrap();
+    let tools = status.facts().tools.clone().unwrap();
+    assert!(tools.incomplete_reason.contains("not now"), "{tools:?}");
+}
 
 #[tokio::test]
 async fn behaviour_103_model_names_are_unique_short_and_stable() {

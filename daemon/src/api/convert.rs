@@ -11,8 +11,8 @@ use crate::catalog::names::{Style, model_name};
 use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::spec::{HttpMode, NamedSecret, ServerSpec, TransportSpec, UnixProtocol};
 use crate::model::status::{
-    ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push, ServerStatus,
-    ServerView, TransportKind,
+    CacheScope, ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push,
+    ServerStatus, ServerView, TransportKind,
 };
 
 /// A point in time.
@@ -209,6 +209,16 @@ fn list_status(list: ListStatus) -> v1::ListStatus {
         digest: list.digest,
         incomplete_reason: list.incomplete_reason.unwrap_or_default(),
         fetch_time: list.fetched.map(timestamp),
+        ttl: list.ttl.map(duration),
+        cache_scope: cache_scope(list.cache_scope).into(),
+    }
+}
+
+fn cache_scope(scope: Option<CacheScope>) -> v1::CacheScope {
+    match scope {
+        None => v1::CacheScope::Unspecified,
+        Some(CacheScope::Public) => v1::CacheScope::Public,
+        Some(CacheScope::Private) => v1::CacheScope::Private,
     }
 }
 

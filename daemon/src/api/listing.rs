@@ -40,6 +40,7 @@ impl<T: prost::Message> Listing<T> {
         convert: impl Fn(&E) -> T,
     ) {
         if self.page.is_first() {
+            server.handle.look_again_if_stale();
             self.issues.extend(issue(server, list));
         }
         let id = server.record.key.id.as_str();

@@ -8,12 +8,13 @@ pub mod names;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use crate::base::{ServerId, Timestamp};
+use crate::base::{Clock, ServerId, Timestamp};
 use crate::mcp::protocol::RawJson;
-use crate::model::status::{ListStatus, Withheld};
+use crate::model::status::{CacheScope, ListStatus, Withheld};
 use entry::{Prompt, Resource, ResourceTemplate, Tool};
 
 /// One list with what is known about it.
@@ -23,6 +24,16 @@ pub struct List<T> {
     pub entries: Arc<[T]>,
     /// What the status shows of it.
     pub status: ListStatus,
+    /// Until when the server vouches for it; `None` if it does not.
+    pub fresh_until: Option<Instant>,
+}
+
+impl<T> List<T> {
+    /// Whether the server no longer vouches for it, so that it is to be read again by whoever needs it.
+    #[must_use]
+    pub fn is_stale(&self, now: Instant) -> bool {
+        self.fresh_until.is_some_and(|end| end <= now)
+    }
 }
 
 impl<T> Default for List<T> {
@@ -30,7 +41,49 @@ impl<T> Default for List<T> {
         Self {
             entries: Arc::from([]),
             status: ListStatus::default(),
+            fresh_until: None,
         }
+    }
+}
+
+/// What a server says about how long and for whom a list may be kept (MCP 2026-07-28 server/utilities/caching).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheHints {
+    /// For how long it may be taken as it is: the shortest of its pages. `None` if a page says nothing, or zero.
+    pub ttl: Option<Duration>,
+    /// Until when that is, for the page that ends first.
+    pub fresh_until: Option<Instant>,
+    /// Whom it may be shown to; `None` if no page says so.
+    pub scope: Option<CacheScope>,
+    pages: usize,
+}
+
+impl CacheHints {
+    /// Takes note of a page that was just received.
+    pub fn add(&mut self, page: &RawJson) {
+        let ttl = page.get("ttlMs").and_then(|ttl| ttl.read::<i64>());
+        let ttl = ttl
+            .and_then(|ttl| u64::try_from(ttl).ok())
+            .filter(|ttl| *ttl > 0);
+        let ttl = ttl.map(Duration::from_millis);
+        let end = ttl.and_then(|ttl| Clock.now().checked_add(ttl));
+        let scope = page
+            .get("cacheScope")
+            .and_then(|scope| scope.read::<String>());
+        let scope = match scope.as_deref() {
+            Some("public") => Some(CacheScope::Public),
+            Some("private") => Some(CacheScope::Private),
+            _ => None,
+        };
+        if self.pages == 0 {
+            (self.ttl, self.fresh_until, self.scope) = (ttl, end, scope);
+        } else {
+            // `None` is the least.
+            self.ttl = self.ttl.min(ttl);
+            self.fresh_until = self.fresh_until.min(end);
+            self.scope = self.scope.max(scope);
+        }
+        self.pages += 1;
     }
 }
 
@@ -43,6 +96,8 @@ pub struct Pages {
     pub incomplete: Option<String>,
     /// Whether a page failed, as opposed to a bound that was reached.
     pub broken: bool,
+    /// What the server says about keeping the list.
+    pub hints: CacheHints,
 }
 
 /// The snapshot of one server.
@@ -136,6 +191,29 @@ impl Catalog {
         );
     }
 
+    /// Whether a list is stale; see [`List::is_stale`].
+    #[must_use]
+    pub fn is_stale(&self, now: Instant) -> bool {
+        self.tools.is_stale(now)
+            || self.resources.is_stale(now)
+            || self.resource_templates.is_stale(now)
+            || self.prompts.is_stale(now)
+    }
+
+    /// The longest time for which the server vouched for a list.
+    #[must_use]
+    pub fn longest_ttl(&self) -> Option<Duration> {
+        [
+            self.tools.status.ttl,
+            self.resources.status.ttl,
+            self.resource_templates.status.ttl,
+            self.prompts.status.ttl,
+        ]
+        .into_iter()
+        .max()
+        .flatten()
+    }
+
     /// A tool by its name at the server.
     #[must_use]
     pub fn tool(&self, name: &str) -> Option<&Tool> {
@@ -170,9 +248,12 @@ fn list<T>(entries: Vec<T>, pages: &Pages, at: Timestamp) -> List<T> {
         digest: format!("{head:016x}"),
         incomplete_reason: pages.incomplete.clone(),
         fetched: Some(at),
+        ttl: pages.hints.ttl,
+        cache_scope: pages.hints.scope,
     };
     List {
         entries: entries.into(),
         status,
+        fresh_until: pages.hints.fresh_until,
     }
 }

@@ -8,7 +8,7 @@ mod actor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::base::{Clock, Deadline, ServerKey};
@@ -20,7 +20,7 @@ use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::journal::Journal;
 use crate::model::status::{ConnectionState, ServerRecord, ServerStatus};
 use crate::store::Store;
-use actor::Actor;
+use actor::{Actor, Shared};
 
 /// Commands that may wait for the actor.
 const COMMANDS: usize = 1024;
@@ -44,6 +44,8 @@ pub struct Handle {
     live: watch::Receiver<Live>,
     journal: Journal,
     subscriptions: Subscriptions,
+    /// Somebody looked at lists that are stale.
+    stale: Arc<Notify>,
     connect_bound: Duration,
 }
 
@@ -103,7 +105,12 @@ impl Handle {
             .unwrap_or(dialer.settings.connect);
         let journal = Journal::new(dialer.settings.stdio.stderr_tail);
         let subscriptions = Subscriptions::default();
-        let shared = (journal.clone(), subscriptions.clone());
+        let stale = Arc::new(Notify::new());
+        let shared = Shared {
+            journal: journal.clone(),
+            subscriptions: subscriptions.clone(),
+            stale: Arc::clone(&stale),
+        };
         let actor = Actor::new(record, dialer, store, live_tx, status, shared);
         tasks.spawn(actor.run(inbox, connect));
         Self {
@@ -112,6 +119,7 @@ impl Handle {
             live,
             journal,
             subscriptions,
+            stale,
             connect_bound,
         }
     }
@@ -166,6 +174,14 @@ impl Handle {
     /// Reads the lists again. Done when they have been read, or cannot be.
     pub async fn refresh(&self) -> Ack {
         self.tell(Command::Refresh).await
+    }
+
+    /// Has lists read again, in the background, that the server no longer vouches for (MCP 2026-07-28
+    /// server/utilities/caching). For whoever is about to show them.
+    pub fn look_again_if_stale(&self) {
+        if self.live.borrow().catalog.is_stale(Clock.now()) {
+            self.stale.notify_one();
+        }
     }
 
     /// Takes over changed settings. Done when they are in force.

@@ -51,6 +51,7 @@ pub async fn read_list(
             }
         };
         bytes = bytes.saturating_add(result.as_str().len());
+        pages.hints.add(&result);
         match result.get(key).and_then(|list| list.elements()) {
             Some(items) => pages.items.extend(items),
             None => pages.incomplete = Some(format!("page {} has no `{key}` array", page + 1)),

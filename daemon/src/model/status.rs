@@ -1,5 +1,7 @@
 //! How a server stands: the connection's state and what is known of the peer.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::base::{Secret, ServerKey, Timestamp};
@@ -102,6 +104,22 @@ pub struct ListStatus {
     pub incomplete_reason: Option<String>,
     /// When it was last read.
     pub fetched: Option<Timestamp>,
+    /// For how long the server vouches for it from then on.
+    #[serde(default)]
+    pub ttl: Option<Duration>,
+    /// Whom the server lets it be shown to.
+    #[serde(default)]
+    pub cache_scope: Option<CacheScope>,
+}
+
+/// Whom a result may be shown to (MCP 2026-07-28 server/utilities/caching). The stricter one is the greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheScope {
+    /// Anybody.
+    Public,
+    /// Whoever has the same authorization.
+    Private,
 }
 
 /// A tool that is not offered.

@@ -6,7 +6,7 @@ mod publish;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,13 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 struct Opening {
     cancel: CancellationToken,
     task: JoinHandle<Result<Opened, OpenFailed>>,
+}
+
+/// What the actor shares with its handles.
+pub(super) struct Shared {
+    pub(super) journal: Journal,
+    pub(super) subscriptions: Subscriptions,
+    pub(super) stale: Arc<Notify>,
 }
 
 pub(super) struct Actor {
@@ -68,6 +75,10 @@ pub(super) struct Actor {
     retry_due: Option<Instant>,
     next_ping: Option<Instant>,
     next_refresh: Option<Instant>,
+    stale: Arc<Notify>,
+    /// When stale lists may be read again, and how often in a row they could not be.
+    reread_after: Instant,
+    failed_readings: u32,
     /// When a status that could not be stored is stored again.
     publish_due: Option<Instant>,
     /// A fault was seen that may mean that the server is gone.
@@ -81,9 +92,10 @@ pub(super) struct Actor {
 enum Wake {
     Command(Option<Command>),
     Opened(Result<Opened, OpenFailed>),
-    Listed(Lists),
+    Listed(Box<Lists>),
     Lost(Error),
     News(News),
+    Stale,
     Timer,
 }
 
@@ -94,7 +106,7 @@ impl Actor {
         store: Store,
         live: watch::Sender<Live>,
         status: ServerStatus,
-        (journal, subscriptions): (Journal, Subscriptions),
+        shared: Shared,
     ) -> Self {
         Self {
             key: record.key,
@@ -108,14 +120,14 @@ impl Actor {
             published: status.clone(),
             status,
             catalog: Arc::default(),
-            subscriptions,
+            subscriptions: shared.subscriptions,
             state: State::Disconnected,
             link: None,
             resumed: false,
             ready_since: None,
             opening: None,
             closing: None,
-            journal,
+            journal: shared.journal,
             crashes: 0,
             listing: None,
             dirty: Dirty::default(),
@@ -123,6 +135,9 @@ impl Actor {
             retry_due: None,
             next_ping: None,
             next_refresh: None,
+            stale: shared.stale,
+            reread_after: Clock.now(),
+            failed_readings: 0,
             publish_due: None,
             suspected: false,
             silences: 0,
@@ -171,9 +186,10 @@ impl Actor {
                     }
                     self.handle(Event::OpenFailed(fault)).await;
                 }
-                Wake::Listed(lists) => self.listed(lists).await,
+                Wake::Listed(lists) => self.listed(*lists).await,
                 Wake::Lost(error) => self.lost(&error).await,
                 Wake::News(news) => self.news(news).await,
+                Wake::Stale => self.read_stale_lists(),
                 Wake::Timer => self.timers().await,
             }
         }
@@ -224,8 +240,9 @@ impl Actor {
             command = inbox.recv() => Wake::Command(command),
             wake = news => wake,
             opened = opening => Wake::Opened(opened),
-            lists = listing => Wake::Listed(lists),
+            lists = listing => Wake::Listed(Box::new(lists)),
             () = timer.elapsed() => Wake::Timer,
+            () = self.stale.notified() => Wake::Stale,
         };
         match &wake {
             Wake::Opened(_) => self.opening = None,
@@ -461,7 +478,7 @@ impl Actor {
         self.silences = 0;
         self.link = Some(link);
         self.next_ping = soon(self.dialer.settings.liveness);
-        self.next_refresh = soon(self.dialer.settings.list_refresh);
+        self.next_refresh = self.refresh_time();
         self.handle(Event::Opened).await;
     }
 
@@ -486,7 +503,7 @@ impl Actor {
             if announced {
                 self.next_refresh = None;
             } else if self.next_refresh.is_none() {
-                self.next_refresh = soon(self.dialer.settings.list_refresh);
+                self.next_refresh = self.refresh_time();
             }
             if self.status.push != push {
                 self.status.push = push;
@@ -545,7 +562,7 @@ impl Actor {
             }
         }
         if due(&mut self.next_refresh) {
-            self.next_refresh = soon(self.dialer.settings.list_refresh);
+            self.next_refresh = self.refresh_time();
             if self.listing.is_none() {
                 self.read_lists(Dirty::ALL);
             }

@@ -2,8 +2,9 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::Actor;
+use super::{Actor, soon};
 use crate::base::Clock;
 use crate::catalog::{Catalog, Pages};
 use crate::error::Result;
@@ -14,6 +15,11 @@ use crate::model::status::{Era, ListStatus};
 
 /// Most withheld tools that a status names.
 const MAX_WITHHELD: usize = 100;
+
+/// Longest time for which a server is believed that its lists do not change.
+const LONGEST_TTL: Duration = Duration::from_hours(24);
+/// Lists are not read again sooner than this because they are stale; longer after each time that they could not be.
+const REREAD: Duration = Duration::from_secs(1);
 
 /// Which lists are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,6 +56,19 @@ pub(super) struct Lists {
     resources: Option<Result<Pages>>,
     templates: Option<Result<Pages>>,
     prompts: Option<Result<Pages>>,
+}
+
+impl Lists {
+    fn failed(&self) -> bool {
+        [&self.tools, &self.resources, &self.templates, &self.prompts]
+            .into_iter()
+            .flatten()
+            .any(|read| read.as_ref().map_or(true, |pages| pages.broken))
+    }
+
+    fn are_all(&self) -> bool {
+        self.tools.is_some() && self.resources.is_some() && self.prompts.is_some()
+    }
 }
 
 pub(super) struct Listing {
@@ -104,7 +123,45 @@ impl Actor {
         self.listing = Some(Listing { what, reading });
     }
 
+    /// Reads lists again that somebody looked at and the server no longer vouches for.
+    pub(super) fn read_stale_lists(&mut self) {
+        let now = Clock.now();
+        let ready = matches!(self.state, State::Ready { .. });
+        if !ready || self.listing.is_some() || now < self.reread_after {
+            return;
+        }
+        let catalog = &self.catalog;
+        let stale = Dirty {
+            tools: catalog.tools.is_stale(now),
+            resources: catalog.resources.is_stale(now) || catalog.resource_templates.is_stale(now),
+            prompts: catalog.prompts.is_stale(now),
+        };
+        if stale.any() {
+            self.read_lists(stale);
+        }
+    }
+
+    /// When the lists are read again of a server that does not announce changes: not before it stops to vouch for them.
+    pub(super) fn refresh_time(&self) -> Option<Instant> {
+        let interval = self.dialer.settings.list_refresh;
+        let vouched = self
+            .catalog
+            .longest_ttl()
+            .unwrap_or_default()
+            .min(LONGEST_TTL);
+        soon(interval.max(vouched.mul_f64(4.0 / 3.0)))
+    }
+
     pub(super) async fn listed(&mut self, lists: Lists) {
+        self.failed_readings = if lists.failed() {
+            self.failed_readings.saturating_add(1)
+        } else {
+            0
+        };
+        let pause = REREAD.saturating_mul(1 << self.failed_readings.min(12));
+        let pause = pause.min(self.dialer.settings.list_refresh.max(REREAD));
+        self.reread_after = Clock.now().checked_add(pause).unwrap_or(self.reread_after);
+        let are_all = lists.are_all();
         let at = Clock.wall();
         // Only modern HTTP servers have headers to mirror arguments into.
         let link = self.link.as_ref();
@@ -152,6 +209,9 @@ impl Actor {
             .cloned()
             .collect();
         self.catalog = Arc::new(catalog);
+        if are_all && self.next_refresh.is_some() {
+            self.next_refresh = self.refresh_time();
+        }
         if let Some(error) = dead {
             // A server whose tools cannot even be asked for is not READY, whatever it said before.
             self.lost(&error).await;
