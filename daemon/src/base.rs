@@ -4,9 +4,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize;
 
 /// Declares a cheap-to-clone string newtype. Validation is the business of whoever makes one.
@@ -182,6 +184,45 @@ pub struct Caller {
     pub gid: u32,
     /// Process id, where the kernel knows it. For logs only: pids are reused.
     pub pid: Option<i32>,
+}
+
+/// One connection of an app to the daemon. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct AppConnection {
+    caller: Caller,
+    id: u64,
+    ended: CancellationToken,
+}
+
+impl AppConnection {
+    /// A connection that begins now; it ends when `ended` is cancelled.
+    #[must_use]
+    pub fn new(caller: Caller, ended: CancellationToken) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            caller,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            ended,
+        }
+    }
+
+    /// Who made it.
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    /// A number that no other connection has while the daemon runs.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Cancelled when the connection has ended.
+    #[must_use]
+    pub fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
 }
 
 /// Wall-clock time in milliseconds since the Unix epoch; what is stored and shown.

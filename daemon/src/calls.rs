@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 pub use crate::mcp::link::CallEvent;
 pub use crate::mcp::subscriptions::{Follower, Told};
 
-use crate::base::{CallId, Deadline, Namespace};
+use crate::base::{AppConnection, CallId, Deadline, Namespace};
 use crate::catalog::Catalog;
 use crate::catalog::entry::Tool;
 use crate::catalog::names::server_of;
@@ -39,6 +39,8 @@ pub enum Target {
 /// What every call brings along.
 #[derive(Clone, Debug)]
 pub struct Terms {
+    /// The connection on which the app asks.
+    pub app: AppConnection,
     /// When the app gives up.
     pub deadline: Deadline,
     /// Bound on the whole call; `None`: the server's, else the configured one.
@@ -90,6 +92,7 @@ pub struct ToolCall {
 /// What `invoke` needs of any call.
 #[derive(Debug)]
 struct Call {
+    app: AppConnection,
     options: CallOptions,
     meta: Vec<(String, RawJson)>,
     log_level: Option<&'static str>,
@@ -159,6 +162,7 @@ impl Calls {
             events: terms.events,
         };
         Call {
+            app: terms.app,
             options,
             meta: terms.meta,
             log_level: terms.log_level,
@@ -367,8 +371,9 @@ impl Call {
         let mut again = true;
         let mut unfinished: Option<(Unfinished, Error)> = None;
         loop {
-            let (link, catalog) = match (server.handle.link(options.deadline).await, &unfinished) {
-                (Ok(link), _) => link,
+            let found = server.handle.link_for(&self.app, options.deadline).await;
+            let (link, catalog) = match (found, &unfinished) {
+                (Ok(found), _) => found,
                 // What the server makes of the task, nobody knows.
                 (Err(_), Some((_, lost))) => return Err(lost.clone()),
                 (Err(error), None) => return Err(error),

@@ -106,6 +106,9 @@ pub struct TimeoutConfig {
     /// Longest wait of one waiting RPC, whatever it asks for. Default 10m; 100ms to 24h.
     #[serde(with = "duration")]
     pub wait_max: Duration,
+    /// How long a session of a single app with a server is kept that nobody uses. Default 1h; 1s to 24h.
+    #[serde(with = "duration")]
+    pub session_idle: Duration,
     /// Grace per step when a server is stopped (close, terminate, kill). Default 5s; 10ms to 5m.
     #[serde(with = "duration")]
     pub close: Duration,
@@ -128,6 +131,8 @@ pub struct LimitConfig {
     pub list_items: usize,
     /// Calls that run at the same time per server. Default 512; 1 to 65,536.
     pub calls_per_server: usize,
+    /// Sessions of single apps with one server, where its registration isolates apps. Default 64; 1 to 4,096.
+    pub sessions_per_server: usize,
     /// Registered servers, over all namespaces. Default 2,000; 1 to 100,000.
     pub servers: usize,
     /// Rounds of questions (`input_required`) in one call. Default 10; 1 to 1,000.
@@ -235,6 +240,7 @@ impl Default for TimeoutConfig {
             call: Duration::from_mins(10),
             task_poll: Duration::from_secs(1),
             wait_max: Duration::from_mins(10),
+            session_idle: Duration::from_hours(1),
             close: Duration::from_secs(5),
             drain: Duration::from_secs(20),
         }
@@ -249,6 +255,7 @@ impl Default for LimitConfig {
             list_pages: 200,
             list_items: 10_000,
             calls_per_server: 512,
+            sessions_per_server: 64,
             servers: 2_000,
             rounds: 10,
             subscribers: 1_024,

@@ -22,6 +22,7 @@ mod lifecycle;
 mod listings;
 mod matrix;
 mod odd_tools;
+mod own_sessions;
 mod peers;
 mod processes;
 mod questions;

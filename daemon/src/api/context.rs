@@ -11,7 +11,7 @@ use futures_core::Stream;
 use http::HeaderMap;
 use tokio::time::Sleep;
 
-use crate::base::{Caller, Deadline};
+use crate::base::{AppConnection, Caller, Deadline};
 use crate::error::{Error, Reason, Result};
 
 /// Most that is kept back of a deadline for the way of the answer.
@@ -24,6 +24,8 @@ const MAX_REQUEST_ID: usize = 128;
 pub struct RequestContext {
     /// The process that asks.
     pub caller: Caller,
+    /// The connection on which it asks.
+    pub app: AppConnection,
     /// When the answer is of no use any more (`grpc-timeout`, counted from the arrival of the headers).
     pub deadline: Deadline,
     /// Names the RPC in logs: the header `x-request-id` if it is 1 to 128 visible ASCII characters, else generated.
@@ -49,7 +51,7 @@ impl RequestContext {
     ///
     /// # Errors
     /// INVALID_FIELD `grpc-timeout` if that header is malformed.
-    pub fn from_headers(caller: Caller, headers: &HeaderMap) -> Result<Self> {
+    pub fn from_headers(app: &AppConnection, headers: &HeaderMap) -> Result<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let deadline = match headers.get("grpc-timeout") {
             None => Deadline::NONE,
@@ -59,7 +61,8 @@ impl RequestContext {
             .filter(|id| id.len() <= MAX_REQUEST_ID && !id.is_empty())
             .filter(|id| id.bytes().all(|byte| byte.is_ascii_graphic()));
         Ok(Self {
-            caller,
+            caller: app.caller(),
+            app: app.clone(),
             deadline,
             request_id: match request_id {
                 Some(id) => id.into(),
@@ -222,8 +225,10 @@ mod tests {
     use http::{HeaderMap, HeaderValue};
     use proptest::prelude::{any, prop_assert_eq, proptest};
 
+    use tokio_util::sync::CancellationToken;
+
     use super::{RequestContext, bounded, timeout, within};
-    use crate::base::{Caller, Clock, Deadline};
+    use crate::base::{AppConnection, Caller, Clock, Deadline};
     use crate::error::{Error, Reason, Result};
 
     const CALLER: Caller = Caller {
@@ -278,7 +283,8 @@ mod tests {
         let context = |name: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_str(value).unwrap());
-            RequestContext::from_headers(CALLER, &headers).unwrap()
+            let app = AppConnection::new(CALLER, CancellationToken::new());
+            RequestContext::from_headers(&app, &headers).unwrap()
         };
         assert_eq!(&*context("x-request-id", "abc-1").request_id, "abc-1");
         assert_eq!(context("x-request-id", "a b").request_id.len(), 32);

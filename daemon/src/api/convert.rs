@@ -9,7 +9,9 @@ use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
 use crate::catalog::names::{Style, model_name};
 use crate::model::question::{Mode, Question, QuestionState};
-use crate::model::spec::{HttpMode, NamedSecret, ServerSpec, TransportSpec, UnixProtocol};
+use crate::model::spec::{
+    HttpMode, Isolation, NamedSecret, ServerSpec, TransportSpec, UnixProtocol,
+};
 use crate::model::status::{
     CacheScope, ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push,
     ServerStatus, ServerView, TransportKind,
@@ -99,6 +101,12 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
                 name: root.name,
             })
             .collect(),
+        isolation: match spec.isolation {
+            Isolation::Shared => v1::Isolation::Shared,
+            Isolation::PerUser => v1::Isolation::PerUser,
+            Isolation::PerConnection => v1::Isolation::PerConnection,
+        }
+        .into(),
         retry: Some(v1::RetryPolicy {
             max_attempts: Some(spec.retry.max_attempts),
             base_delay: Some(duration(spec.retry.base_delay)),

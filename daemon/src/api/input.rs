@@ -78,6 +78,7 @@ pub(super) fn terms(
     meta: Vec<(String, RawJson)>,
 ) -> Terms {
     Terms {
+        app: context.app.clone(),
         deadline: context.deadline,
         timeout,
         idle: None,

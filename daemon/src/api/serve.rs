@@ -29,7 +29,7 @@ use super::context::RequestContext;
 use super::meter::{Meter, Metered};
 use super::peer::caller_of;
 use super::status::refused_by_library;
-use crate::base::{Caller, Clock};
+use crate::base::{AppConnection, Clock};
 use crate::error::{Error, Reason, Result};
 
 /// RPCs that one connection may run at the same time; more wait in the client.
@@ -194,13 +194,14 @@ impl Acceptor {
                 return;
             }
         };
+        let ended = CancellationToken::new();
         let edge = Edge {
             routes: self.routes.clone(),
             meters: [
                 Meter::new(self.message_bytes.saturating_mul(4), "the connection"),
                 self.meter.clone(),
             ],
-            caller,
+            app: AppConnection::new(caller, ended.clone()),
             shutdown: self.shutdown.clone(),
         };
         let connection = self.http.serve_connection(TokioIo::new(stream), edge);
@@ -213,6 +214,7 @@ impl Acceptor {
         );
         let task = async move {
             let _slot = slot;
+            let _ended = ended.drop_guard();
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
@@ -236,7 +238,7 @@ impl Acceptor {
 struct Edge {
     routes: Routes,
     meters: [Meter; 2],
-    caller: Caller,
+    app: AppConnection,
     shutdown: CancellationToken,
 }
 
@@ -246,12 +248,12 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
     type Future = Rpc;
 
     fn call(&self, mut request: Request<Incoming>) -> Rpc {
-        let context = RequestContext::from_headers(self.caller, request.headers());
+        let context = RequestContext::from_headers(&self.app, request.headers());
         let request_id = context.as_ref().map_or("", |context| &*context.request_id);
         let span = info_span!(
             "rpc",
             rpc = request.uri().path(),
-            caller.uid = self.caller.uid,
+            caller.uid = self.app.caller().uid,
             request_id,
         );
         let infrastructure = request.uri().path().starts_with("/grpc.");

@@ -8,8 +8,8 @@ use v1::server_spec::Transport;
 use crate::base::Secret;
 use crate::error::{Error, Result};
 use crate::model::spec::{
-    ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, Root, ServerSpec, StdioSpec,
-    Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec, normalize_url,
+    ClientCapabilities, HttpMode, HttpSpec, Isolation, NamedSecret, RetryPolicy, Root, ServerSpec,
+    StdioSpec, Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec, normalize_url,
 };
 
 /// A duration that is not negative.
@@ -52,6 +52,7 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
         protocol_version: optional(spec.protocol_version),
         capabilities: capabilities(spec.client_capabilities),
         roots: roots(spec.roots),
+        isolation: isolation(spec.isolation)?,
         retry: retry(spec.retry)?,
         timeouts: timeouts(spec.timeouts)?,
     })
@@ -98,6 +99,7 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
             current.capabilities = capabilities(new.client_capabilities.clone());
         }
         "roots" => current.roots = roots(new.roots.clone()),
+        "isolation" => current.isolation = isolation(new.isolation)?,
         "retry" => current.retry = retry(new.retry)?,
         "timeouts" => current.timeouts = timeouts(new.timeouts)?,
         "timeouts.connect" => current.timeouts.connect = timeouts(new.timeouts)?.connect,
@@ -300,6 +302,18 @@ fn roots(roots: Vec<v1::Root>) -> Vec<Root> {
             name: root.name,
         })
         .collect()
+}
+
+fn isolation(isolation: i32) -> Result<Isolation> {
+    match v1::Isolation::try_from(isolation) {
+        Ok(v1::Isolation::Unspecified | v1::Isolation::Shared) => Ok(Isolation::Shared),
+        Ok(v1::Isolation::PerUser) => Ok(Isolation::PerUser),
+        Ok(v1::Isolation::PerConnection) => Ok(Isolation::PerConnection),
+        Err(_) => Err(Error::invalid(
+            "spec.isolation",
+            format!("{isolation} is no value of Isolation"),
+        )),
+    }
 }
 
 fn retry(policy: Option<v1::RetryPolicy>) -> Result<RetryPolicy> {

@@ -42,6 +42,7 @@ impl Tools {
             .map(|text| input::object(text, "call.arguments_json"))
             .transpose()?;
         let terms = Terms {
+            app: context.app.clone(),
             deadline: context.deadline,
             timeout: input::bound(call.timeout, "call.timeout")?,
             idle: input::bound(call.idle_timeout, "call.idle_timeout")?,

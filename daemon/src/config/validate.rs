@@ -70,6 +70,7 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
         ("timeouts.call", timeouts.call, TENTH, DAY),
         ("timeouts.task_poll", timeouts.task_poll, TENTH, 10 * MINUTE),
         ("timeouts.wait_max", timeouts.wait_max, TENTH, DAY),
+        ("timeouts.session_idle", timeouts.session_idle, SECOND, DAY),
         ("timeouts.close", timeouts.close, 10 * MILLI, 5 * MINUTE),
         (
             "timeouts.drain",
@@ -130,6 +131,12 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
             limits.calls_per_server,
             1,
             65_536,
+        ),
+        (
+            "limits.sessions_per_server",
+            limits.sessions_per_server,
+            1,
+            4_096,
         ),
         ("limits.servers", limits.servers, 1, 100_000),
         ("limits.rounds", limits.rounds, 1, 1_000),

@@ -4,6 +4,7 @@
 //! the actor learns it publishes twice: at once to handles, and as a committed change to the update log.
 
 mod actor;
+mod apart;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::base::{Clock, Deadline, ServerKey};
+use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::Link;
@@ -21,6 +22,7 @@ use crate::mcp::transport::journal::Journal;
 use crate::model::status::{ConnectionState, ServerRecord, ServerStatus};
 use crate::store::Store;
 use actor::{Actor, Shared};
+use apart::Apart;
 
 /// Commands that may wait for the actor.
 const COMMANDS: usize = 1024;
@@ -34,6 +36,8 @@ pub struct Live {
     pub catalog: Arc<Catalog>,
     /// The way to it, if there is one.
     pub link: Option<Arc<Link>>,
+    /// Ways to it for single apps, where they share none.
+    apart: Option<Apart>,
 }
 
 /// A way to reach the actor. Cheap to clone; the actor ends with [`Handle::stop`].
@@ -217,6 +221,29 @@ impl Handle {
         let mut live = self.live.clone();
         let settled = live.wait_for(|live| live.status.state.is_settled());
         matches!(tokio::time::timeout(timeout, settled).await, Ok(Ok(_)))
+    }
+
+    /// The link for calls of an app, and the catalog, as soon as the server can take calls.
+    ///
+    /// # Errors
+    /// As [`Handle::link`]; where apps share no session, why there is none for this one.
+    pub async fn link_for(
+        &self,
+        app: &AppConnection,
+        deadline: Deadline,
+    ) -> Result<(Arc<Link>, Arc<Catalog>)> {
+        loop {
+            let (link, catalog) = self.link(deadline).await?;
+            let Some(apart) = self.live().apart else {
+                return Ok((link, catalog));
+            };
+            match apart.link(app, deadline).await {
+                Ok(own) => return Ok((own, catalog)),
+                // It ended with the server's own link: wait for what comes of that.
+                Err(_) if link.is_lost() => {}
+                Err(error) => return Err(error.with("server_id", self.key.id.as_str())),
+            }
+        }
     }
 
     /// The link and the catalog, as soon as the server can take calls.

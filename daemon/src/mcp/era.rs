@@ -371,6 +371,7 @@ mod tests {
             protocol_version: None,
             capabilities: ClientCapabilities::default(),
             roots: vec![],
+            isolation: crate::model::spec::Isolation::default(),
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
         }

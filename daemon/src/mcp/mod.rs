@@ -42,6 +42,10 @@ pub struct Settings {
     pub list_items: usize,
     /// Most calls of one server at a time.
     pub calls_per_server: usize,
+    /// Most sessions of single apps with one server.
+    pub sessions_per_server: usize,
+    /// How long such a session is kept that nobody uses.
+    pub session_idle: Duration,
     /// Most `input_required` rounds of one call.
     pub rounds: usize,
     /// Bound on each step of ending a connection.

@@ -24,12 +24,28 @@ pub struct ServerSpec {
     /// Directories the server may ask for.
     #[serde(default)]
     pub roots: Vec<Root>,
+    /// Which apps share a session with the server.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// How a failed connection is tried again.
     #[serde(default)]
     pub retry: RetryPolicy,
     /// Bounds on waiting.
     #[serde(default)]
     pub timeouts: Timeouts,
+}
+
+/// Which apps share a session with a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// All.
+    #[default]
+    Shared,
+    /// Those of one local user.
+    PerUser,
+    /// None: every connection of an app has its own.
+    PerConnection,
 }
 
 /// How a server is reached.

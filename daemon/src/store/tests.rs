@@ -51,6 +51,7 @@ fn record(id: &str) -> ServerRecord {
             protocol_version: None,
             capabilities: ClientCapabilities::default(),
             roots: Vec::new(),
+            isolation: crate::model::spec::Isolation::default(),
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
         },

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::lists::{Dirty, Listing, Lists};
+use super::apart::Apart;
 use super::{Command, Live};
 use crate::base::{Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
@@ -59,6 +60,8 @@ pub(super) struct Actor {
     subscriptions: Subscriptions,
     state: State,
     link: Option<Arc<Link>>,
+    /// Ways for single apps, beside the link.
+    pub(super) apart: Option<Apart>,
     /// The link goes on with the session of an earlier run.
     resumed: bool,
     ready_since: Option<Instant>,
@@ -123,6 +126,7 @@ impl Actor {
             subscriptions: shared.subscriptions,
             state: State::Disconnected,
             link: None,
+            apart: None,
             resumed: false,
             ready_since: None,
             opening: None,
@@ -324,6 +328,9 @@ impl Actor {
         if let Some(link) = &self.link {
             link.rename(self.key.clone());
         }
+        if let Some(apart) = &self.apart {
+            apart.rename(&self.key);
+        }
         let mut catalog = Catalog::clone(&self.catalog);
         catalog.rename(&self.key.id);
         self.catalog = Arc::new(catalog);
@@ -427,7 +434,15 @@ impl Actor {
             // Nobody may start a call on a link that is being closed.
             self.show();
             let keeps = self.keeps_session().await;
-            self.dispose(async move { end(&link, keeps).await });
+            let apart = self.apart.take();
+            self.dispose(async move {
+                let apart = async {
+                    if let Some(apart) = apart {
+                        apart.close().await;
+                    }
+                };
+                tokio::join!(apart, end(&link, keeps));
+            });
         }
     }
 
@@ -476,6 +491,9 @@ impl Actor {
             self.verdict = verdict;
         }
         self.silences = 0;
+        let registration = (&self.key, &self.spec);
+        let verdict = self.verdict.as_ref();
+        self.apart = Apart::new(&self.dialer, registration, verdict, &self.journal);
         self.link = Some(link);
         self.next_ping = soon(self.dialer.settings.liveness);
         self.next_refresh = self.refresh_time();
@@ -603,6 +621,7 @@ fn same_connection(old: &ServerSpec, new: &ServerSpec) -> bool {
         && old.protocol_version == new.protocol_version
         && old.capabilities == new.capabilities
         && old.roots == new.roots
+        && old.isolation == new.isolation
 }
 
 fn fault_of(error: &Error) -> Fault {

@@ -33,6 +33,20 @@ impl Link {
         Clock.now().saturating_duration_since(heard) >= interval
     }
 
+    /// Counts as heard from now.
+    pub fn touch(&self) {
+        self.heard();
+    }
+
+    /// Whether no call is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    }
+
     /// Asks the server for a sign of life, at most for `bound`; the outcome comes as news.
     pub fn feel_pulse(self: &Arc<Self>, bound: Duration) {
         let link = Arc::clone(self);

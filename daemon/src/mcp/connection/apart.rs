@@ -1,0 +1,248 @@
+//! Links of their own for single users or single connections of apps, where a registration wants that they share no
+//! session with the server.
+//!
+//! They live beside the server's own link, which keeps reading lists and watching the server, and end with it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::base::{AppConnection, Deadline, ServerKey};
+use crate::error::{Error, Reason, Result};
+use crate::mcp::link::Link;
+use crate::mcp::open::{Approach, Attempt, Dialer, Known, OpenFailed};
+use crate::mcp::subscriptions::Subscriptions;
+use crate::mcp::transport::journal::Journal;
+use crate::model::spec::{Isolation, ServerSpec};
+use crate::model::status::Verdict;
+
+/// Whose link it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Owner {
+    User(u32),
+    Connection(u64),
+}
+
+/// A link that is being opened, is open, or could not be opened.
+type Slot = watch::Receiver<Option<Result<Arc<Link>>>>;
+
+/// The links of single users or connections. Cheap to clone; ends with [`Apart::close`].
+#[derive(Clone, Debug)]
+pub(super) struct Apart {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dialer: Dialer,
+    spec: ServerSpec,
+    verdict: Option<Verdict>,
+    journal: Journal,
+    key: Mutex<ServerKey>,
+    slots: Mutex<HashMap<Owner, Slot>>,
+    closed: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Apart {
+    /// For a server with this registration, of which this is known; `None` if everybody shares the server's own link.
+    pub(super) fn new(
+        dialer: &Dialer,
+        (key, spec): (&ServerKey, &ServerSpec),
+        verdict: Option<&Verdict>,
+        journal: &Journal,
+    ) -> Option<Self> {
+        (spec.isolation != Isolation::Shared).then(|| Self {
+            inner: Arc::new(Inner {
+                dialer: dialer.clone(),
+                spec: spec.clone(),
+                verdict: verdict.cloned(),
+                journal: journal.clone(),
+                key: Mutex::new(key.clone()),
+                slots: Mutex::default(),
+                closed: CancellationToken::new(),
+                tasks: TaskTracker::new(),
+            }),
+        })
+    }
+
+    /// The server has a new id.
+    pub(super) fn rename(&self, key: &ServerKey) {
+        key.clone_into(
+            &mut self
+                .inner
+                .key
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for slot in self.inner.slots().values() {
+            if let Some(Ok(link)) = &*slot.borrow() {
+                link.rename(key.clone());
+            }
+        }
+    }
+
+    /// Ends all links; returns when everything of them is gone. Bounded by the grace periods of closing a link.
+    pub(super) async fn close(&self) {
+        self.inner.closed.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+
+    /// The link for this app, which is opened if there is none. Whoever asks for the same one meanwhile shares it.
+    ///
+    /// # Errors
+    /// Why it cannot be opened; `TOO_MANY` at the limit; `DEADLINE_EXCEEDED`.
+    pub(super) async fn link(&self, app: &AppConnection, deadline: Deadline) -> Result<Arc<Link>> {
+        loop {
+            let mut slot = self.inner.slot(app)?;
+            let opened = tokio::select! {
+                opened = slot.wait_for(Option::is_some) => match opened {
+                    Ok(opened) => opened.clone(),
+                    Err(_) => None,
+                },
+                () = deadline.elapsed() => {
+                    return Err(Error::new(Reason::DeadlineExceeded, "the session of the app is still being opened"));
+                }
+            };
+            match opened {
+                Some(Ok(link)) if link.is_lost() => {}
+                Some(outcome) => return outcome,
+                None => return Err(ended()),
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn slots(&self) -> MutexGuard<'_, HashMap<Owner, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slot of an app, with a link that is not known to be lost.
+    fn slot(self: &Arc<Self>, app: &AppConnection) -> Result<Slot> {
+        if self.closed.is_cancelled() {
+            return Err(ended());
+        }
+        let owner = match self.spec.isolation {
+            Isolation::PerConnection => Owner::Connection(app.id()),
+            Isolation::Shared | Isolation::PerUser => Owner::User(app.caller().uid),
+        };
+        let mut slots = self.slots();
+        if let Some(slot) = slots.get(&owner) {
+            match &*slot.borrow() {
+                None => return Ok(slot.clone()),
+                Some(Ok(link)) if !link.is_lost() => {
+                    // Whoever has just got it may count on it for a while.
+                    link.touch();
+                    return Ok(slot.clone());
+                }
+                Some(_) => {}
+            }
+        } else if slots.len() >= self.dialer.settings.sessions_per_server {
+            return Err(Error::new(
+                Reason::TooMany,
+                format!(
+                    "the server has {} sessions of single apps (limits.sessions_per_server)",
+                    slots.len()
+                ),
+            ));
+        }
+        let (opened, slot) = watch::channel(None);
+        slots.insert(owner, slot.clone());
+        let over = match owner {
+            Owner::Connection(_) => app.ended().clone(),
+            Owner::User(_) => CancellationToken::new(),
+        };
+        self.tasks.spawn(Arc::clone(self).keep(owner, opened, over));
+        Ok(slot)
+    }
+
+    /// Opens a link and closes it when it is lost, when its time is over, or when nobody has used it for long.
+    async fn keep(
+        self: Arc<Self>,
+        owner: Owner,
+        slot: watch::Sender<Option<Result<Arc<Link>>>>,
+        over: CancellationToken,
+    ) {
+        let link = match self.open(&over).await {
+            Ok(link) => link,
+            Err(OpenFailed { error, remains }) => {
+                self.forget(owner, &slot);
+                slot.send_replace(Some(Err(error)));
+                if let Some(remains) = remains {
+                    remains.close().await;
+                }
+                return;
+            }
+        };
+        slot.send_replace(Some(Ok(Arc::clone(&link))));
+        let idle = self.dialer.settings.session_idle;
+        loop {
+            tokio::select! {
+                () = self.closed.cancelled() => break,
+                () = over.cancelled() => break,
+                _ = link.lost() => break,
+                () = tokio::time::sleep(idle / 4) => {}
+            }
+            // Under the lock, so that nobody gets it between the look and the end.
+            let mut slots = self.slots();
+            if link.is_idle() && link.is_quiet(idle) {
+                slots.remove(&owner);
+                break;
+            }
+        }
+        self.forget(owner, &slot);
+        link.close().await;
+    }
+
+    async fn open(&self, over: &CancellationToken) -> Result<Arc<Link>, OpenFailed> {
+        let cancel = self.closed.child_token();
+        let key = self
+            .key
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let attempt = Attempt {
+            known: Known {
+                verdict: self.verdict.clone(),
+                session: None,
+            },
+            approach: Approach::default(),
+            journal: self.journal.clone(),
+            subscriptions: Subscriptions::default(),
+            cancel: cancel.clone(),
+        };
+        let opening = self.dialer.open(&key, &self.spec, attempt);
+        tokio::pin!(opening);
+        let opened = tokio::select! {
+            opened = &mut opening => opened,
+            () = over.cancelled() => {
+                cancel.cancel();
+                opening.await
+            }
+        };
+        opened.map(|opened| opened.link)
+    }
+
+    /// Takes a link out of reach, unless another one has its place already.
+    fn forget(&self, owner: Owner, slot: &watch::Sender<Option<Result<Arc<Link>>>>) {
+        let mut slots = self.slots();
+        if slots
+            .get(&owner)
+            .is_some_and(|there| there.same_channel(&slot.subscribe()))
+        {
+            slots.remove(&owner);
+        }
+    }
+}
+
+fn ended() -> Error {
+    Error::new(
+        Reason::UpstreamUnreachable,
+        "the connection to the server has ended",
+    )
+}
