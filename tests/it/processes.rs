@@ -1,5 +1,6 @@
 //! Servers that are processes: nothing of them survives, nothing that they write does harm.
 
+mod cgroups;
 mod ends;
 mod families;
 mod output;
@@ -63,6 +64,7 @@ impl Scene {
                 stubborn,
                 holds_streams: detached,
                 pids: self.path("helpers"),
+                ..Helper::default()
             })
         };
         kinds.into_iter().map(helper).collect()
