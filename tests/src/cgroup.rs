@@ -1,10 +1,11 @@
 //! Cgroups (version 2) for daemons under test.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tokio::process::Command;
+
+use crate::process::not_tested;
 
 /// Time that the kernel has to end what is left in a cgroup.
 const END: Duration = Duration::from_secs(10);
@@ -113,10 +114,6 @@ fn refuse<T>(why: &str, writable: bool) -> Option<T> {
         !(complete && root && writable),
         "cgroups have to be tested here, but: {why}"
     );
-    // Not with a macro, whose output is shown only when a test fails.
-    let _unheard = writeln!(
-        std::io::stderr(),
-        "NOT TESTED: no cgroup can be made here ({why}), so nothing is shown about them"
-    );
+    not_tested(&format!("cgroups, because none can be made here: {why}"));
     None
 }
