@@ -121,14 +121,20 @@ impl Cgroup {
         is_populated(&events) && !self.holds_us()
     }
 
-    /// Kills everything in it and below it at once. A kernel before 5.14 cannot do that: whoever calls this also signals
-    /// every process that it knows.
+    /// Kills everything in it and below it at once. A kernel before 5.14 cannot do that: there it only stops all of it, so
+    /// that nothing can be started any more, and whoever calls this goes on to kill every process that is found then.
     pub(super) fn kill(&self) {
-        if self.populated()
-            && let Err(cause) = put(&self.path.join("cgroup.kill"), b"1\n")
-            && cause.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(cgroup = %self.path.display(), %cause, "a cgroup cannot be killed");
+        if !self.populated() {
+            return;
+        }
+        let killed = match put(&self.path.join("cgroup.kill"), b"1\n") {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                put(&self.path.join("cgroup.freeze"), b"1\n")
+            }
+            outcome => outcome,
+        };
+        if let Err(cause) = killed {
+            tracing::warn!(cgroup = %self.path.display(), %cause, "a cgroup cannot be killed as a whole");
         }
     }
 

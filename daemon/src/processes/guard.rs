@@ -80,12 +80,12 @@ impl Remnants<'_> {
             loop {
                 // Dropped at the end of each round, which removes those that have become empty.
                 let cgroups = self.cgroups();
-                let left = self.find();
-                let now = Clock.now();
-                let since = *clean_since.get_or_insert(now);
                 if signal == Some(Signal::KILL) {
                     cgroups.iter().for_each(Cgroup::kill);
                 }
+                let left = self.find();
+                let now = Clock.now();
+                let since = *clean_since.get_or_insert(now);
                 if !left.is_empty() || cgroups.iter().any(Cgroup::populated) {
                     clean_since = None;
                 } else if now.saturating_duration_since(since) >= settle {
