@@ -143,6 +143,9 @@ pub struct LimitConfig {
     pub stderr_tail_bytes: usize,
     /// Connections of apps that are open at the same time. Default 1,024; 1 to 65,536.
     pub connections: usize,
+    /// How many of them one user (by the kernel's word) may have. Default, and what 0 stands for: three quarters of
+    /// `connections`; 1 to `connections`.
+    pub connections_per_user: usize,
 }
 
 /// Section `policy`. `block` wins over everything; then `allow` and the two switches; then the built-in ranges.
@@ -261,6 +264,7 @@ impl Default for LimitConfig {
             subscribers: 1_024,
             stderr_tail_bytes: 4_096,
             connections: 1_024,
+            connections_per_user: 0,
         }
     }
 }

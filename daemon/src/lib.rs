@@ -145,6 +145,7 @@ impl Daemon {
         let end = CancellationToken::new();
         let options = ServeOptions {
             connections: self.config.limits.connections,
+            connections_per_user: self.config.limits.connections_per_user,
             drain: self.config.timeouts.drain,
             message_bytes: self.config.limits.grpc_message_bytes,
         };

@@ -1,9 +1,11 @@
 //! Child processes that leave nothing behind: starts them, knows everything that comes of them, ends it.
 //!
 //! A server's *family* is its process and whatever that starts. Orphans are adopted by the daemon (it is a subreaper), so
-//! a family never leaves the daemon's tree; an adopted process is recognised by its process group, or by the marker in
-//! its environment. A [`guard`] ends what a killed daemon leaves behind. Knows nothing of MCP.
+//! a family never leaves the daemon's tree; an adopted process is recognised by its process group, by its cgroup where
+//! families have one, or by the marker in its environment. A [`guard`] ends what a killed daemon leaves behind. Knows
+//! nothing of MCP.
 
+mod cgroup;
 pub mod guard;
 mod table;
 
@@ -13,21 +15,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::base::Clock;
+use cgroup::{Cgroup, Home};
 use table::Process;
 
 /// The variable that a family carries: `HOME.RUN.NUMBER`, where HOME is the data directory and RUN this daemon process.
+/// Its cgroup is named by the same value.
 const MARKER: &str = "MCP_SIDECAR_PROCESS";
 /// There is no event for "no process is left": it is asked for this often.
 const POLL: Duration = Duration::from_millis(50);
@@ -49,6 +54,10 @@ pub struct Keeper {
     /// Our children by process id, with the number of their family; 0 is the guard. Locked while a process is started,
     /// so that nobody takes one that has just been born for an orphan.
     known: Mutex<HashMap<i32, u64>>,
+    /// Where the cgroups of families are made; empty where there are none.
+    cgroups: OnceLock<Home>,
+    /// Held by whoever starts a process: meanwhile the daemon may be in the cgroup of a family.
+    births: tokio::sync::Mutex<()>,
     last: tokio::sync::Mutex<Option<(Instant, Arc<Survey>)>>,
     /// Cancelled when the first family is about to start.
     wanted: CancellationToken,
@@ -77,6 +86,7 @@ pub struct Family {
     keeper: Arc<Keeper>,
     number: u64,
     leader: Pid,
+    cgroup: Option<Cgroup>,
 }
 
 impl Keeper {
@@ -98,6 +108,8 @@ impl Keeper {
             grace,
             next: AtomicU64::new(1),
             known: Mutex::default(),
+            cgroups: OnceLock::new(),
+            births: tokio::sync::Mutex::default(),
             last: tokio::sync::Mutex::default(),
             wanted: CancellationToken::new(),
             ready: watch::Sender::new(false),
@@ -127,14 +139,29 @@ impl Keeper {
         self.wanted.cancel();
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        command
-            .env(MARKER, format!("{}{number}", self.run))
-            .process_group(0);
-        let (child, leader) = self.give_birth(command, number)?;
+        let marker = format!("{}{number}", self.run);
+        command.env(MARKER, &marker).process_group(0);
+        let _turn = self.births.lock().await;
+        let (child, leader, cgroup) = match self.cgroups.get() {
+            None => {
+                let (child, leader) = self.give_birth(command, number)?;
+                (child, leader, None)
+            }
+            Some(home) => blocking(|| {
+                let cgroup = home.make(&marker).inspect_err(no_cgroup).ok();
+                let visit = cgroup
+                    .as_ref()
+                    .map(|cgroup| cgroup.enter().inspect_err(no_cgroup));
+                let born = self.give_birth(command, number);
+                drop(visit);
+                born.map(|(child, leader)| (child, leader, cgroup))
+            })?,
+        };
         let family = Family {
             keeper: Arc::clone(self),
             number,
             leader,
+            cgroup,
         };
         Ok((child, family))
     }
@@ -161,6 +188,11 @@ impl Keeper {
             let mut told = HashSet::new();
             let all_gone = async {
                 loop {
+                    // Dropped at the end of each round, which removes those that have become empty.
+                    let cgroups = self.own_cgroups();
+                    if signal == Signal::KILL {
+                        cgroups.iter().for_each(Cgroup::kill);
+                    }
                     let survey = self.survey().await;
                     let left = survey
                         .strays
@@ -170,7 +202,7 @@ impl Keeper {
                     fresh.for_each(|process| {
                         process.signal(signal);
                     });
-                    if left.count() == 0 {
+                    if left.count() == 0 && !cgroups.iter().any(Cgroup::populated) {
                         return;
                     }
                     tokio::time::sleep(POLL).await;
@@ -182,6 +214,12 @@ impl Keeper {
             }
         }
         self.stop.cancel();
+    }
+
+    fn own_cgroups(&self) -> Vec<Cgroup> {
+        let home = self.cgroups.get();
+        home.map(|home| home.made(|marker| marker.starts_with(&self.run)))
+            .unwrap_or_default()
     }
 
     /// Looks at the processes below the daemon as they are after this call began. Callers at the same time share a look.
@@ -233,10 +271,8 @@ impl Keeper {
                 .or_else(|| known.get(&child.group))
                 .copied()
                 .or_else(|| {
-                    table::marker(child.pid)?
-                        .strip_prefix(&self.run)?
-                        .parse()
-                        .ok()
+                    let mut markers = markers(child.pid);
+                    markers.find_map(|marker| marker.strip_prefix(&self.run)?.parse().ok())
                 });
             let members = match family {
                 Some(0) => continue,
@@ -266,15 +302,19 @@ impl Keeper {
         }
     }
 
-    /// Clears what an earlier daemon left, then keeps a guard alive.
+    /// Clears what an earlier daemon left, finds out whether families can have cgroups, then keeps a guard alive.
     async fn watch_over(self: Arc<Self>) {
         let keeper = Arc::clone(&self);
         let cleared = tokio::task::spawn_blocking(move || {
+            let home = Home::find();
             let left = guard::Remnants {
                 of: &keeper.home,
                 but_not_of: Some(&keeper.run),
+                cgroups: home.as_ref().ok(),
             };
-            left.end(keeper.grace, Duration::ZERO)
+            let ended = left.end(keeper.grace, Duration::ZERO);
+            keeper.settle_in(home);
+            ended
         });
         match cleared.await {
             Ok(0) | Err(_) => {}
@@ -303,6 +343,22 @@ impl Keeper {
         }
     }
 
+    /// Blocking: from now on families have cgroups, if they can.
+    fn settle_in(&self, home: io::Result<Home>) {
+        let proven = home.and_then(|home| {
+            home.prove(&format!("{}0", self.run))?;
+            Ok(home)
+        });
+        match proven {
+            Ok(home) => {
+                let below = home.path().display();
+                tracing::info!(%below, "each stdio server has a cgroup of its own");
+                let _ = self.cgroups.set(home);
+            }
+            Err(cause) => tracing::info!(%cause, "stdio servers have no cgroups of their own"),
+        }
+    }
+
     /// Runs one guard until the daemon stops; fails if the guard ends before that.
     async fn run_guard(&self) -> io::Result<()> {
         // This very program, even if its file was replaced meanwhile.
@@ -317,7 +373,9 @@ impl Keeper {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0);
+        let turn = self.births.lock().await;
         let started = self.give_birth(&mut command, 0);
+        drop(turn);
         self.ready.send_replace(true);
         let (mut child, pid) = started?;
         let mut line = child.stdin.take();
@@ -345,9 +403,33 @@ fn own() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
+/// The markers of a process, first those that it cannot hide.
+fn markers(pid: i32) -> impl Iterator<Item = String> {
+    let in_environment = std::iter::once_with(move || table::marker(pid));
+    let by_cgroup = cgroup::markers(pid).into_iter();
+    by_cgroup.chain(in_environment.flatten())
+}
+
+/// Work that may take some milliseconds, without holding up other tasks where that is possible.
+fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return work();
+    }
+    tokio::task::block_in_place(work)
+}
+
+fn no_cgroup(cause: &io::Error) {
+    tracing::warn!(%cause, "a stdio server has no cgroup of its own");
+}
+
 impl Family {
-    /// Sends a signal to the leader's group and to every member that has left it.
+    /// Sends a signal to the leader's group and to every member that has left it. SIGKILL comes to the whole cgroup first.
     pub async fn signal(&self, signal: Signal) {
+        if let Some(cgroup) = &self.cgroup
+            && signal == Signal::KILL
+        {
+            cgroup.kill();
+        }
         let survey = self.keeper.survey().await;
         let members = survey
             .families
@@ -367,12 +449,16 @@ impl Family {
     pub async fn extinct(&self) {
         loop {
             let survey = self.keeper.survey().await;
-            let left = if survey.blind {
+            let seen = if survey.blind {
                 test_kill_process_group(self.leader).is_ok()
             } else {
                 survey.families.contains_key(&self.number)
             };
-            if !left {
+            // The table is read while it changes: one that forks all the time may be missing in it.
+            if !seen && !self.cgroup.as_ref().is_some_and(Cgroup::populated) {
+                if let Some(cgroup) = &self.cgroup {
+                    cgroup.remove();
+                }
                 return;
             }
             tokio::time::sleep(POLL).await;

@@ -47,6 +47,8 @@ fn a_bad_configuration_ends_with_64_and_one_message() {
             "log.filtr=x",
             "--set",
             "limits.rounds=0",
+            "--set",
+            "limits.connections_per_user=2000",
         ],
     );
     assert_eq!(output.status.code(), Some(64));
@@ -54,6 +56,8 @@ fn a_bad_configuration_ends_with_64_and_one_message() {
     let message = text(&output.stderr);
     assert!(message.contains("did you mean `log.filter`?"), "{message}");
     assert!(message.contains("`limits.rounds` is 0"), "{message}");
+    let share = "`limits.connections_per_user` is 2000; it must be between 1 and 1024";
+    assert!(message.contains(share), "{message}");
     assert_eq!(run(&home, &["--no-such-flag"]).status.code(), Some(64));
 }
 
@@ -75,6 +79,7 @@ fn the_configuration_can_be_checked_and_printed() {
     );
     assert_eq!(text(&again.stdout), text(&printed.stdout));
     assert!(text(&again.stdout).contains("keep_age = \"1day\""));
+    assert!(text(&again.stdout).contains("connections_per_user = 768"));
 }
 
 #[test]

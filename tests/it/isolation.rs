@@ -3,12 +3,18 @@
 //! `cancel::an_app_that_cancels_a_lot_keeps_its_connection`.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Instant;
 
+use mcp_sidecar_tests::daemon::programs;
 use mcp_sidecar_tests::fake::{SseWriter, stream};
 use mcp_sidecar_tests::prelude::*;
+use mcp_sidecar_tests::process::{Group, not_tested};
 use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
 /// Calls of one story; as many as may run at a time.
@@ -494,4 +500,84 @@ async fn behaviour_33_a_process_that_dies_is_seen_and_comes_back() {
         })
         .await;
     }
+}
+
+// --- Users ---
+
+/// The user and group of nobody in particular.
+const NOBODY: u32 = 65_534;
+
+/// Connections of another user: how many were let in, of how many.
+struct Guest {
+    group: Group,
+    let_in: usize,
+}
+
+impl Guest {
+    async fn connect(program: &Path, socket: &Path, count: usize) -> Self {
+        let mut command = tokio::process::Command::new(program);
+        command
+            .arg(socket)
+            .arg(count.to_string())
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut group = Group::spawn(&mut command).expect("start the guest");
+        let mut lines = BufReader::new(group.take_stdout().unwrap()).lines();
+        let mut let_in = 0;
+        for _ in 0..count {
+            let line = within("the guest's word", lines.next_line()).await;
+            let_in += usize::from(line.unwrap().expect("a line") == "in");
+        }
+        Self { group, let_in }
+    }
+
+    async fn leave(mut self) {
+        drop(self.group.take_stdin());
+        self.group.wait(PATIENCE).await.expect("the guest ends");
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_opens_connections_without_end_locks_out_nobody_else() {
+    if !rustix::process::geteuid().is_root() {
+        return not_tested("connections of another user, because only root can be one");
+    }
+    // Where that user can go.
+    let open = tempfile::tempdir().unwrap();
+    let anybody = |mode| std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(open.path(), anybody(0o755)).unwrap();
+    let program = open.path().join("guest");
+    std::fs::copy(programs().await.join("guest"), &program).unwrap();
+    let daemon = TestDaemon::builder()
+        .set("limits.connections", 8)
+        .set("limits.connections_per_user", 3)
+        .set("socket.mode", "0666")
+        .socket(&open.path().join("s"))
+        .start()
+        .await;
+
+    let guest = Guest::connect(&program, daemon.socket(), 20).await;
+    assert_eq!(guest.let_in, 3, "{}", daemon.log());
+    let app = daemon.clients().await;
+    assert!(app.list().await.is_empty());
+    let said = |log: &str| {
+        let lines = log.lines();
+        let lines = lines.filter(|line| line.contains("`limits.connections_per_user`"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = said(&daemon.log());
+    assert_eq!(lines.len(), 1, "once per shortage: {lines:?}");
+    assert!(lines[0].contains("uid=65534"), "{lines:?}");
+
+    guest.leave().await;
+    eventually("room for the user again", PATIENCE, async || {
+        let guest = Guest::connect(&program, daemon.socket(), 3).await;
+        let let_in = guest.let_in;
+        guest.leave().await;
+        (let_in == 3).then_some(())
+    })
+    .await;
+    assert!(app.list().await.is_empty(), "the first connection goes on");
 }

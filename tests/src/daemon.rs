@@ -93,6 +93,7 @@ pub struct Builder {
     env: Vec<(String, String)>,
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
+    cgroup: Option<PathBuf>,
 }
 
 impl Builder {
@@ -126,6 +127,13 @@ impl Builder {
         self
     }
 
+    /// Starts the daemon inside this cgroup.
+    #[must_use]
+    pub fn cgroup(mut self, directory: &Path) -> Self {
+        self.cgroup = Some(directory.to_owned());
+        self
+    }
+
     fn prepare(self) -> Prepared {
         let home = tempfile::Builder::new()
             .prefix("mcp-sidecar-")
@@ -141,6 +149,7 @@ impl Builder {
             config,
             settings: self.settings,
             env: self.env,
+            cgroup: self.cgroup,
         };
         prepared.write_config();
         prepared
@@ -205,6 +214,7 @@ struct Prepared {
     config: PathBuf,
     settings: BTreeMap<String, BTreeMap<String, String>>,
     env: Vec<(String, String)>,
+    cgroup: Option<PathBuf>,
 }
 
 impl Prepared {
@@ -244,7 +254,10 @@ impl Prepared {
             .append(true)
             .open(self.log_path())
             .expect("open the log file");
-        let mut command = Command::new(program);
+        let mut command = match &self.cgroup {
+            None => Command::new(program),
+            Some(directory) => crate::cgroup::command_in(directory, program),
+        };
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("MCP_SIDECAR") {
                 command.env_remove(name);

@@ -45,6 +45,8 @@ pub enum StdioFault {
     Record(String),
     /// Starts another process, which does nothing for a very long time.
     Helper(Helper),
+    /// Starts a process that ignores SIGTERM, has an empty environment and replaces itself by a new one all the time.
+    Restless,
     /// Ignores SIGTERM and the end of its input.
     Stubborn,
     /// When its input ends, works for this many milliseconds and then makes this file.
@@ -64,6 +66,10 @@ pub enum StdioFault {
 }
 
 /// A process that a server starts.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four habits, each of which may be added to any other"
+)]
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Helper {
@@ -71,6 +77,8 @@ pub struct Helper {
     pub detached: bool,
     /// Ignores SIGTERM.
     pub stubborn: bool,
+    /// Has an empty environment.
+    pub hidden: bool,
     /// Holds the server's standard streams open.
     pub holds_streams: bool,
     /// Where it appends its process id.
@@ -147,6 +155,7 @@ const STUBBORN: &str = "trap '' TERM; exec \"$0\" \"$@\"";
 /// First arguments of the program where it is no server.
 const DETACH: &str = "--detach";
 const LINGER: &str = "--linger";
+const RESTLESS: &str = "--restless";
 /// Longer than any test.
 const FOR_EVER: Duration = Duration::from_hours(1);
 
@@ -168,8 +177,12 @@ pub fn main() {
     }
     if path == DETACH {
         rustix::process::setsid().expect("a session of its own");
-        linger(args.next().unwrap() == "true", &args.next().unwrap(), true);
-        return;
+        let helper: Helper = serde_json::from_str(&args.next().unwrap()).unwrap();
+        return helper.linger(true);
+    }
+    if path == RESTLESS {
+        rustix::process::setsid().expect("a session of its own");
+        return restless();
     }
     let script = std::fs::read_to_string(path).expect("read the script");
     let script: Script = serde_json::from_str(&script).expect("a valid script");
@@ -197,6 +210,7 @@ pub fn main() {
                 lock = Some(file.clone());
             }
             StdioFault::Helper(helper) => helper.start(),
+            StdioFault::Restless => restless(),
             StdioFault::Say(line) => append("/dev/stderr", line),
             StdioFault::Deaf => std::thread::sleep(FOR_EVER),
             StdioFault::Register(file) => {
@@ -232,43 +246,57 @@ pub fn main() {
 impl Helper {
     fn start(&self) {
         if !self.detached {
-            return linger(self.stubborn, &self.pids, self.holds_streams);
+            return self.linger(self.holds_streams);
         }
         let program = std::env::current_exe().unwrap();
         let mut command = std::process::Command::new(program);
-        command.args([DETACH, &self.stubborn.to_string(), &self.pids]);
+        command.args([DETACH, &serde_json::to_string(self).unwrap()]);
         let mut between = streams(&mut command, self.holds_streams).spawn().unwrap();
         between.wait().unwrap();
+    }
+
+    #[expect(
+        clippy::zombie_processes,
+        reason = "a server that takes care of its children would be no test"
+    )]
+    /// Starts a process that lingers, and waits until it has appended its id to a file.
+    fn linger(&self, holds_streams: bool) {
+        let program = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new("sh");
+        let prefix = if self.stubborn {
+            STUBBORN
+        } else {
+            "exec \"$0\" \"$@\""
+        };
+        command
+            .args(["-c", prefix])
+            .arg(program)
+            .args([LINGER, &self.pids]);
+        if self.hidden {
+            command.env_clear();
+        }
+        let child = streams(&mut command, holds_streams).spawn().unwrap();
+        // The shell becomes the program, which keeps its id.
+        let id = child.id().to_string();
+        while !std::fs::read_to_string(&self.pids)
+            .unwrap_or_default()
+            .lines()
+            .any(|line| line == id)
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
 #[expect(
     clippy::zombie_processes,
-    reason = "a server that takes care of its children would be no test"
+    reason = "whoever starts it has ended or cares for nothing"
 )]
-/// Starts a process that lingers, and waits until it has appended its id to a file.
-fn linger(stubborn: bool, pids: &str, holds_streams: bool) {
+fn restless() {
     let program = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new("sh");
-    let prefix = if stubborn {
-        STUBBORN
-    } else {
-        "exec \"$0\" \"$@\""
-    };
-    command
-        .args(["-c", prefix])
-        .arg(program)
-        .args([LINGER, pids]);
-    let child = streams(&mut command, holds_streams).spawn().unwrap();
-    // The shell becomes the program, which keeps its id.
-    let id = child.id().to_string();
-    while !std::fs::read_to_string(pids)
-        .unwrap_or_default()
-        .lines()
-        .any(|line| line == id)
-    {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    command.args(["-c", STUBBORN]).arg(program).arg(RESTLESS);
+    streams(&mut command, false).env_clear().spawn().unwrap();
 }
 
 fn streams(command: &mut std::process::Command, held: bool) -> &mut std::process::Command {

@@ -15,6 +15,7 @@
     reason = "a test harness fails by panicking, reads the clock and owns its tasks by test"
 )]
 
+pub mod cgroup;
 pub mod clients;
 pub mod daemon;
 pub mod fake;
@@ -31,6 +32,7 @@ pub use mcp_sidecar_proto::v1;
 
 /// What most tests need.
 pub mod prelude {
+    pub use crate::cgroup::TestCgroup;
     pub use crate::clients::{
         CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, http_spec_as, millis, seconds,
         socket_spec, stdio_spec, text_of,

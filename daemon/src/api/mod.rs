@@ -1,6 +1,6 @@
 //! The edge to apps: gRPC over a Unix socket. The only part that knows protobuf types and gRPC statuses.
 //!
-//! `socket` makes the listener, `serve` owns connections, `context` says who asks and until when, `peer` decides which
+//! `socket` makes the listener, `serve` owns connections, `slots` counts them, `context` says who asks and until when, `peer` decides which
 //! namespaces they may use, `status` turns errors into statuses. Never holds state of servers, calls or questions.
 
 mod content;
@@ -18,6 +18,7 @@ pub mod prompts;
 pub mod resources;
 pub mod serve;
 pub mod servers;
+mod slots;
 pub mod socket;
 mod spec;
 pub mod status;

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
@@ -28,8 +26,9 @@ use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
 use super::context::RequestContext;
 use super::meter::{Meter, Metered};
 use super::peer::caller_of;
+use super::slots::{Slot, Slots};
 use super::status::refused_by_library;
-use crate::base::{AppConnection, Clock};
+use crate::base::{AppConnection, Caller, Clock};
 use crate::error::{Error, Reason, Result};
 
 /// RPCs that one connection may run at the same time; more wait in the client.
@@ -57,6 +56,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct ServeOptions {
     /// Connections that may be open at the same time, 1 to 65,536; one more is closed at once.
     pub connections: usize,
+    /// How many of them one user may have, 1 to `connections`; one more is closed at once.
+    pub connections_per_user: usize,
     /// How long running RPCs may go on after the shutdown began.
     pub drain: Duration,
     /// Largest message, in bytes. One connection may have four of this size unfinished, all together may have sixteen.
@@ -71,7 +72,7 @@ pub struct ServeOptions {
 /// accepting, but leaves open connections to end with `shutdown`.
 ///
 /// # Errors
-/// INTERNAL if `options.connections` is out of bounds. A failed accept is logged and tried again.
+/// INTERNAL if a number of connections in `options` is out of bounds. A failed accept is logged and tried again.
 pub async fn serve(
     listener: UnixListener,
     routes: Routes,
@@ -79,11 +80,7 @@ pub async fn serve(
     shutdown: CancellationToken,
     tracker: TaskTracker,
 ) -> Result<()> {
-    let total = u32::try_from(options.connections)
-        .ok()
-        .filter(|total| (1..=65_536).contains(total))
-        .ok_or_else(|| Error::internal("the number of connections must be 1 to 65,536"))?;
-    let slots = Arc::new(Semaphore::new(options.connections));
+    let mut slots = Slots::new(options.connections, options.connections_per_user)?;
     let kill = CancellationToken::new();
     let acceptor = Acceptor {
         http: builder(&tracker),
@@ -94,7 +91,6 @@ pub async fn serve(
         message_bytes: options.message_bytes,
         meter: Meter::new(options.message_bytes.saturating_mul(16), "the daemon"),
     };
-    let mut full = false;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -102,21 +98,14 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-                    full = false;
-                    acceptor.accept(stream, slot);
-                } else {
-                    // Once per shortage: a client that dials in a loop must not fill the log.
-                    if !full {
-                        warn!(
-                            limit = total,
-                            "connection refused: `limits.connections` are open"
-                        );
+            Ok((stream, _)) => match caller_of(&stream) {
+                Ok(caller) => {
+                    if let Some(slot) = slots.take(caller.uid) {
+                        acceptor.accept(stream, caller, slot);
                     }
-                    full = true;
                 }
-            }
+                Err(cause) => warn!(%cause, "connection refused"),
+            },
             Err(cause) => {
                 warn!(%cause, "accept failed");
                 tokio::select! {
@@ -127,20 +116,16 @@ pub async fn serve(
         }
     }
     drop(listener);
-    // All slots are free when all connections have ended.
-    if tokio::time::timeout(options.drain, slots.acquire_many(total))
+    if tokio::time::timeout(options.drain, slots.all_free())
         .await
         .is_err()
     {
-        let left = options
-            .connections
-            .saturating_sub(slots.available_permits());
         warn!(
-            connections = left,
+            connections = slots.open(),
             "drain is over; the remaining connections are dropped"
         );
         kill.cancel();
-        let _ = slots.acquire_many(total).await;
+        slots.all_free().await;
     }
     Ok(())
 }
@@ -186,14 +171,7 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    fn accept(&self, stream: UnixStream, slot: OwnedSemaphorePermit) {
-        let caller = match caller_of(&stream) {
-            Ok(caller) => caller,
-            Err(cause) => {
-                warn!(%cause, "connection refused");
-                return;
-            }
-        };
+    fn accept(&self, stream: UnixStream, caller: Caller, slot: Slot) {
         let ended = CancellationToken::new();
         let edge = Edge {
             routes: self.routes.clone(),

@@ -107,6 +107,7 @@ impl Running {
 
 const OPTIONS: ServeOptions = ServeOptions {
     connections: 16,
+    connections_per_user: 16,
     drain: Duration::from_secs(30),
     message_bytes: 4 << 20,
 };
@@ -224,8 +225,15 @@ async fn a_running_stream_is_dropped_when_the_drain_is_over() {
 
 #[tokio::test]
 async fn one_connection_too_many_is_closed_and_the_others_go_on() {
+    for connections in [1, 16] {
+        one_is_let_in(connections).await;
+    }
+}
+
+async fn one_is_let_in(connections: usize) {
     let running = Running::start(ServeOptions {
-        connections: 1,
+        connections,
+        connections_per_user: 1,
         ..OPTIONS
     })
     .await;

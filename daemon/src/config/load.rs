@@ -235,6 +235,10 @@ impl Loader {
         if config.socket.path.as_os_str().is_empty() {
             config.socket.path = config.data_dir.join("app.sock");
         }
+        let limits = &mut config.limits;
+        if limits.connections_per_user == 0 {
+            limits.connections_per_user = limits.connections - limits.connections / 4;
+        }
         for problem in problems(&config) {
             let origin = origin_of(&figment, &problem.key);
             self.problems

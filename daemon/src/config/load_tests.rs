@@ -210,6 +210,34 @@ fn variables_and_flags_are_held_to_the_same_rules() {
 }
 
 #[test]
+fn one_user_has_a_share_of_the_connections() {
+    let shares = |set: &[&str]| {
+        let mut sources = at_home(&[]);
+        sources.set = set.iter().map(|&text| text.to_owned()).collect();
+        Config::load(&sources).map(|config| config.limits.connections_per_user)
+    };
+    assert_eq!(shares(&[]), Ok(768));
+    for (all, share) in [(1, 1), (2, 2), (4, 3), (65_536, 49_152)] {
+        assert_eq!(shares(&[&format!("limits.connections={all}")]), Ok(share));
+    }
+    let both = |all: u32, user: u32| {
+        shares(&[
+            &format!("limits.connections={all}"),
+            &format!("limits.connections_per_user={user}"),
+        ])
+    };
+    assert_eq!(both(10, 10), Ok(10));
+    assert_eq!(both(10, 0), Ok(8));
+    let refused = both(10, 11).unwrap_err().to_string();
+    assert!(
+        refused.contains("`limits.connections_per_user` is 11; it must be between 1 and 10"),
+        "{refused}"
+    );
+    // One problem is told once.
+    assert_eq!(both(0, 0).unwrap_err().problems.len(), 1);
+}
+
+#[test]
 fn a_file_that_is_not_toml_says_where() {
     let found = file_problems("[socket]\nmode = 0660\n");
     assert_eq!(found.len(), 1);

@@ -116,6 +116,8 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
     let limits = &config.limits;
     let pending = config.questions.max_pending_per_server;
     let grpc_min = limits.message_bytes.clamp(64 * KIB, GIB);
+    let all_connections = limits.connections.max(1);
+    let per_user = limits.connections_per_user.max(1);
     let table = [
         ("limits.message_bytes", limits.message_bytes, 64 * KIB, GIB),
         (
@@ -143,6 +145,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
         ("limits.subscribers", limits.subscribers, 1, 65_536),
         ("limits.stderr_tail_bytes", limits.stderr_tail_bytes, 0, MIB),
         ("limits.connections", limits.connections, 1, 65_536),
+        ("limits.connections_per_user", per_user, 1, all_connections),
         ("questions.max_pending_per_server", pending, 1, 100_000),
         ("policy.allow", config.policy.allow.len(), 0, 1_000),
         ("policy.block", config.policy.block.len(), 0, 1_000),

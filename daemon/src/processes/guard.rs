@@ -2,7 +2,8 @@
 //!
 //! It holds the reading end of a pipe whose writing end only the daemon has. The kernel closes that end however the daemon
 //! ends; then the guard finds everything that carries the daemon's marker and ends it: end of input (which came with the
-//! daemon's death), SIGTERM, SIGKILL. It runs without a runtime and touches as little memory as it can.
+//! daemon's death), SIGTERM, SIGKILL; their cgroups are removed with them. It runs without a runtime and touches as little
+//! memory as it can.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::POLL;
+use super::cgroup::{Cgroup, Home};
 use super::table::{self, Process};
 use crate::base::Clock;
 
@@ -44,9 +46,12 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     if matches!(std::io::stdin().lock().read(&mut word), Ok(1)) {
         return Some(ExitCode::SUCCESS);
     }
+    // The guard lives where the daemon lived.
+    let home = Home::find().ok();
     let left = Remnants {
         of: &of,
         but_not_of: None,
+        cgroups: home.as_ref(),
     };
     left.end(Duration::from_millis(grace), SETTLE);
     Some(ExitCode::SUCCESS)
@@ -59,11 +64,13 @@ pub(super) struct Remnants<'a> {
     pub(super) of: &'a str,
     /// Beginning of the markers that are somebody else's.
     pub(super) but_not_of: Option<&'a str>,
+    /// Where the cgroups of families may have been made.
+    pub(super) cgroups: Option<&'a Home>,
 }
 
 impl Remnants<'_> {
     /// Blocking: ends them within three times `grace`, and returns their number. Their input has ended already, so the
-    /// first step is only to wait. Done when none was there for `settle`.
+    /// first step is only to wait. Done when none was there for `settle`; their cgroups are removed.
     pub(super) fn end(self, grace: Duration, settle: Duration) -> usize {
         let mut ended = HashSet::new();
         for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
@@ -71,10 +78,15 @@ impl Remnants<'_> {
             let mut clean_since = None;
             let mut told = HashSet::new();
             loop {
+                // Dropped at the end of each round, which removes those that have become empty.
+                let cgroups = self.cgroups();
+                if signal == Some(Signal::KILL) {
+                    cgroups.iter().for_each(Cgroup::kill);
+                }
                 let left = self.find();
                 let now = Clock.now();
                 let since = *clean_since.get_or_insert(now);
-                if !left.is_empty() {
+                if !left.is_empty() || cgroups.iter().any(Cgroup::populated) {
                     clean_since = None;
                 } else if now.saturating_duration_since(since) >= settle {
                     return ended.len();
@@ -119,13 +131,19 @@ impl Remnants<'_> {
         left
     }
 
+    fn cgroups(self) -> Vec<Cgroup> {
+        let home = self.cgroups;
+        home.map(|home| home.made(|marker| self.is_named(marker)))
+            .unwrap_or_default()
+    }
+
     fn is_ours(self, pid: i32) -> bool {
-        table::marker(pid).is_some_and(|marker| {
-            marker.starts_with(self.of)
-                && !self
-                    .but_not_of
-                    .is_some_and(|other| marker.starts_with(other))
-        })
+        super::markers(pid).any(|marker| self.is_named(&marker))
+    }
+
+    fn is_named(self, marker: &str) -> bool {
+        let foreign = |other| marker.starts_with(other);
+        marker.starts_with(self.of) && !self.but_not_of.is_some_and(foreign)
     }
 }
 
@@ -159,6 +177,7 @@ mod tests {
         let left = Remnants {
             of: &home,
             but_not_of: Some(&own),
+            cgroups: None,
         };
         assert_eq!(left.end(Duration::from_millis(100), Duration::ZERO), 1);
         assert!(!old.wait().unwrap().success());
