@@ -3,15 +3,14 @@
 //! `cancel::an_app_that_cancels_a_lot_keeps_its_connection`.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use mcp_sidecar_tests::daemon::programs;
 use mcp_sidecar_tests::fake::{SseWriter, stream};
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::{Group, not_tested};
+use mcp_sidecar_tests::stranger::{NOBODY, OpenHouse};
 use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -504,9 +503,6 @@ async fn behaviour_33_a_process_that_dies_is_seen_and_comes_back() {
 
 // --- Users ---
 
-/// The user and group of nobody in particular.
-const NOBODY: u32 = 65_534;
-
 /// Connections of another user: how many were let in, of how many.
 struct Guest {
     group: Group,
@@ -544,19 +540,11 @@ async fn a_user_who_opens_connections_without_end_locks_out_nobody_else() {
     if !rustix::process::geteuid().is_root() {
         return not_tested("connections of another user, because only root can be one");
     }
-    // Where that user can go.
-    let open = tempfile::tempdir().unwrap();
-    let anybody = |mode| std::fs::Permissions::from_mode(mode);
-    std::fs::set_permissions(open.path(), anybody(0o755)).unwrap();
-    let program = open.path().join("guest");
-    std::fs::copy(programs().await.join("guest"), &program).unwrap();
-    let daemon = TestDaemon::builder()
+    let builder = TestDaemon::builder()
         .set("limits.connections", 8)
-        .set("limits.connections_per_user", 3)
-        .set("socket.mode", "0666")
-        .socket(&open.path().join("s"))
-        .start()
-        .await;
+        .set("limits.connections_per_user", 3);
+    let house = OpenHouse::start(builder).await;
+    let (daemon, program) = (&house.daemon, house.program("guest").await);
 
     let guest = Guest::connect(&program, daemon.socket(), 20).await;
     assert_eq!(guest.let_in, 3, "{}", daemon.log());

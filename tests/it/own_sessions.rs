@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use mcp_sidecar_tests::prelude::*;
-use mcp_sidecar_tests::process::children;
+use mcp_sidecar_tests::process::{children, not_tested};
+use mcp_sidecar_tests::stranger::OpenHouse;
 use mcp_sidecar_tests::v1::Isolation;
 
 /// A legacy server whose tool counts its calls per session.
@@ -64,6 +65,31 @@ async fn b38_apps_share_a_session_or_have_their_own() {
         // Every session was ended at the server.
         no_sessions_but(&fake, 0).await;
     }
+}
+
+#[tokio::test]
+async fn b38_users_have_sessions_of_their_own() {
+    if !rustix::process::geteuid().is_root() {
+        return not_tested("sessions per user, because only root can be another one");
+    }
+    let house = OpenHouse::start(TestDaemon::builder()).await;
+    let app = house.daemon.clients().await;
+    let fake = counter().await;
+    let spec = isolated(http_spec("S", &fake.url()), Isolation::PerUser);
+    app.add("s", spec).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    let (one, two) = (house.stranger().await, house.stranger().await);
+    assert_eq!(
+        (count(&app).await, count(&one).await),
+        ("1".to_owned(), "1".to_owned())
+    );
+    // The other app of that user goes on where the first one was, also when that has gone.
+    assert_eq!(count(&two).await, "2");
+    drop(one);
+    assert_eq!(
+        (count(&two).await, count(&app).await),
+        ("3".to_owned(), "2".to_owned())
+    );
 }
 
 #[tokio::test]

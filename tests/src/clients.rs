@@ -45,7 +45,11 @@ impl Clients {
     /// Connects to a daemon's socket.
     pub async fn connect(socket: &Path) -> Self {
         let channel = connect(socket).await;
-        let channel = channel.unwrap_or_else(|cause| panic!("connect to the daemon: {cause}"));
+        Self::over(channel.unwrap_or_else(|cause| panic!("connect to the daemon: {cause}")))
+    }
+
+    /// Clients on a connection that was made elsewhere.
+    pub fn over(channel: Channel) -> Self {
         Self {
             channel,
             namespace: "default".to_owned(),

@@ -24,6 +24,7 @@ pub mod json;
 pub mod peers;
 pub mod process;
 pub mod stage;
+pub mod stranger;
 pub mod updates;
 pub mod wait;
 
