@@ -13,7 +13,7 @@ pub use crate::mcp::subscriptions::{Follower, Told};
 use crate::base::{CallId, Deadline, Namespace};
 use crate::catalog::Catalog;
 use crate::catalog::entry::Tool;
-use crate::catalog::names::server_of;
+use crate::catalog::names::{Claim, claim, server_of};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::Settings;
 use crate::mcp::era::Request;
@@ -105,7 +105,8 @@ impl Calls {
     /// Finds the tool's server and fixes the terms of the call. Nothing is sent yet.
     ///
     /// # Errors
-    /// `SERVER_NOT_FOUND`, `NAMESPACE_NOT_FOUND`; `TOOL_NOT_FOUND` for an unknown model name.
+    /// `SERVER_NOT_FOUND`, `NAMESPACE_NOT_FOUND`; `TOOL_NOT_ALLOWED`, whether there is such a tool or not; `TOOL_NOT_FOUND`
+    /// for an unknown model name.
     pub fn tool(
         &self,
         namespace: &Namespace,
@@ -117,6 +118,9 @@ impl Calls {
             Target::Pair { server_id, tool } => (self.registry.get(namespace, &server_id)?, tool),
             Target::ModelName(name) => self.by_model_name(namespace, &name)?,
         };
+        if !server.record.spec.tools.admit(&tool) {
+            return Err(not_allowed(&server, "tool_name", &tool));
+        }
         let call = self.call(&server, terms);
         Ok(ToolCall {
             server,
@@ -137,13 +141,26 @@ impl Calls {
         }
         // A shortened name may not tell its server: look everywhere.
         let all = self.registry.list(namespace, &[])?;
-        all.into_iter().find_map(known).ok_or_else(|| {
-            Error::new(
-                Reason::ToolNotFound,
-                format!("no tool has the model name `{name}`; ListTools shows the names"),
-            )
-            .with("model_name", name)
-        })
+        if let Some(found) = all.iter().cloned().find_map(known) {
+            return Ok(found);
+        }
+        // What the rules keep from apps is told from what does not exist by its name alone.
+        let kept = |server: &&Server| {
+            let rules = &server.record.spec.tools;
+            match claim(&server.record.key.id, name) {
+                Claim::Tool(tool) => !rules.admit(tool),
+                Claim::Hashed => !rules.is_empty(),
+                Claim::Other => false,
+            }
+        };
+        if let Some(server) = all.iter().find(kept) {
+            return Err(not_allowed(server, "model_name", name));
+        }
+        Err(Error::new(
+            Reason::ToolNotFound,
+            format!("no tool has the model name `{name}`; ListTools shows the names"),
+        )
+        .with("model_name", name))
     }
 
     fn call(&self, server: &Server, terms: Terms) -> Call {
@@ -276,6 +293,20 @@ impl Calls {
     }
 }
 
+/// The registration keeps this tool from apps; nothing is said about whether the server has it.
+fn not_allowed(server: &Server, kind: &'static str, name: &str) -> Error {
+    let id = &server.record.key.id;
+    Error::new(
+        Reason::ToolNotAllowed,
+        format!(
+            "the settings of server `{id}` do not allow the tool `{name}`; UpdateServer changes `allowed_tools` and \
+             `denied_tools`"
+        ),
+    )
+    .with("server_id", id.as_str())
+    .with(kind, name)
+}
+
 /// Only what was agreed is used (MCP 2025-11-25 basic/lifecycle, "Operation").
 fn offered(server: &Server, link: &Link, capability: &str) -> Result<()> {
     if link.peer.capabilities.is_none() || link.peer.has(capability) {
@@ -301,7 +332,7 @@ impl ToolCall {
     /// server at once.
     ///
     /// # Errors
-    /// `TOOL_NOT_FOUND`; why the server cannot be used; `UPSTREAM_ERROR`; `OUTCOME_UNKNOWN`.
+    /// `TOOL_NOT_FOUND`, `TOOL_NOT_ALLOWED`; why the server cannot be used; `UPSTREAM_ERROR`; `OUTCOME_UNKNOWN`.
     pub async fn run(self) -> Result<Answer> {
         let build = |link: &Link, catalog: &Catalog| {
             let tool = self.known(catalog)?;
@@ -324,6 +355,10 @@ impl ToolCall {
     /// The tool's definition. A tool that is not in an incomplete list may exist all the same: the server decides.
     fn known<'a>(&self, catalog: &'a Catalog) -> Result<Option<&'a Tool>> {
         let id = &self.server.record.key.id;
+        // They may have changed while the call waited for its server.
+        if !catalog.rules().admit(&self.tool) {
+            return Err(not_allowed(&self.server, "tool_name", &self.tool));
+        }
         if let Some(tool) = catalog.tool(&self.tool) {
             return Ok(Some(tool));
         }

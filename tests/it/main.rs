@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, reads the clock and owns its tasks"
 )]
 
+mod allow_lists;
 mod answers;
 mod bad_input;
 mod calls;

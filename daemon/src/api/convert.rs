@@ -109,6 +109,8 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
             call_idle: spec.timeouts.call_idle.map(duration),
             call: spec.timeouts.call.map(duration),
         }),
+        allowed_tools: spec.tools.allowed,
+        denied_tools: spec.tools.denied,
     }
 }
 
@@ -169,6 +171,7 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         }
         .into(),
         stderr_tail: status.stderr_tail,
+        tools_not_allowed: status.not_allowed,
     }
 }
 

@@ -7,6 +7,7 @@ use v1::server_spec::Transport;
 
 use crate::base::Secret;
 use crate::error::{Error, Result};
+use crate::model::rules::ToolRules;
 use crate::model::spec::{
     ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, Root, ServerSpec, StdioSpec,
     Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec, normalize_url,
@@ -54,6 +55,10 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
         roots: roots(spec.roots),
         retry: retry(spec.retry)?,
         timeouts: timeouts(spec.timeouts)?,
+        tools: ToolRules {
+            allowed: spec.allowed_tools,
+            denied: spec.denied_tools,
+        },
     })
 }
 
@@ -98,6 +103,8 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
             current.capabilities = capabilities(new.client_capabilities.clone());
         }
         "roots" => current.roots = roots(new.roots.clone()),
+        "allowed_tools" => current.tools.allowed.clone_from(&new.allowed_tools),
+        "denied_tools" => current.tools.denied.clone_from(&new.denied_tools),
         "retry" => current.retry = retry(new.retry)?,
         "timeouts" => current.timeouts = timeouts(new.timeouts)?,
         "timeouts.connect" => current.timeouts.connect = timeouts(new.timeouts)?.connect,

@@ -318,6 +318,7 @@ fn client_capabilities(spec: &ServerSpec, era: Era) -> RawJson {
 mod tests {
     use super::{Dialect, Outcome, Request};
     use crate::mcp::protocol::RawJson;
+    use crate::model::rules::ToolRules;
     use crate::model::spec::{
         ClientCapabilities, RetryPolicy, ServerSpec, StdioSpec, Timeouts, TransportSpec,
     };
@@ -338,6 +339,7 @@ mod tests {
             roots: vec![],
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
+            tools: ToolRules::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use url::Url;
 
 use crate::base::{Secret, ServerId};
 use crate::error::{Error, Result};
+use crate::model::rules::ToolRules;
 
 /// How a server is reached and used.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -30,6 +31,9 @@ pub struct ServerSpec {
     /// Bounds on waiting.
     #[serde(default)]
     pub timeouts: Timeouts,
+    /// Which of its tools may be seen and called.
+    #[serde(default)]
+    pub tools: ToolRules,
 }
 
 /// How a server is reached.

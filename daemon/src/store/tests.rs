@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::base::{Secret, Timestamp};
 use crate::model::question::Mode;
+use crate::model::rules::ToolRules;
 use crate::model::spec::{
     ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts,
     TransportSpec,
@@ -53,6 +54,7 @@ fn record(id: &str) -> ServerRecord {
             roots: Vec::new(),
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
+            tools: ToolRules::default(),
         },
         connect: true,
         generation: 1,

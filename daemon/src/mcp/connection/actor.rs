@@ -97,6 +97,7 @@ impl Actor {
         (journal, subscriptions): (Journal, Subscriptions),
     ) -> Self {
         Self {
+            catalog: Arc::new(Catalog::new(record.spec.tools.clone())),
             key: record.key,
             spec: record.spec,
             verdict: record.verdict,
@@ -107,7 +108,6 @@ impl Actor {
             live,
             published: status.clone(),
             status,
-            catalog: Arc::default(),
             subscriptions,
             state: State::Disconnected,
             link: None,
@@ -262,6 +262,7 @@ impl Actor {
                 let wanted = record.connect;
                 let same_link = same_connection(&self.spec, &record.spec);
                 self.spec = record.spec;
+                self.apply_rules();
                 if same_link {
                     self.keep_session().await;
                 }
@@ -270,6 +271,8 @@ impl Actor {
                 } else {
                     self.disconnect().await;
                 }
+                // Whatever came of it, the changed rules are in force now.
+                self.publish().await;
                 let _ = done.send(());
             }
             Command::Rename(key, done) => {
