@@ -14,6 +14,7 @@ use crate::base::{CallId, Deadline, Namespace};
 use crate::catalog::Catalog;
 use crate::catalog::entry::Tool;
 use crate::catalog::names::{Claim, claim, server_of};
+use crate::catalog::output::OutputSchema;
 use crate::error::{Error, Reason, Result};
 use crate::mcp::Settings;
 use crate::mcp::era::Request;
@@ -69,6 +70,8 @@ pub struct Answer {
     pub call_id: CallId,
     /// The result, raw.
     pub result: RawJson,
+    /// The schema that the result is to be checked against, if the registration wants it.
+    pub output: Option<Arc<OutputSchema>>,
 }
 
 /// Makes calls. Cheap to clone.
@@ -202,7 +205,8 @@ impl Calls {
             request.name = Some(uri.to_owned());
             Ok(request)
         };
-        call.invoke(&server, build).await
+        let (answer, _) = call.invoke(&server, build).await?;
+        Ok(answer)
     }
 
     /// Follows a resource: whoever holds the result is told of its updates, over every connection of the server.
@@ -253,7 +257,8 @@ impl Calls {
             request.name = Some(name.to_owned());
             Ok(request)
         };
-        call.invoke(&server, build).await
+        let (answer, _) = call.invoke(&server, build).await?;
+        Ok(answer)
     }
 
     /// Completes an argument. Dropping the future cancels the call at the server.
@@ -289,7 +294,8 @@ impl Calls {
             }
             Ok(request)
         };
-        call.invoke(&server, build).await
+        let (answer, _) = call.invoke(&server, build).await?;
+        Ok(answer)
     }
 }
 
@@ -349,7 +355,12 @@ impl ToolCall {
             request.progress = true;
             Ok(request)
         };
-        self.call.invoke(&self.server, build).await
+        let (mut answer, catalog) = self.call.invoke(&self.server, build).await?;
+        if self.server.record.spec.check_results {
+            let tool = catalog.tool(&self.tool);
+            answer.output = tool.and_then(|tool| tool.output_schema.clone());
+        }
+        Ok(answer)
     }
 
     /// The tool's definition. A tool that is not in an incomplete list may exist all the same: the server decides.
@@ -387,7 +398,7 @@ impl ToolCall {
 }
 
 impl Call {
-    /// Makes a call. `build` makes the request for the catalog of the link that is used.
+    /// Makes a call. `build` makes the request for the catalog of the link that is used, which comes back with the answer.
     ///
     /// A call that the server refused before looking at it is made once more: on a new link when the session was gone,
     /// with fresh tool definitions when mirrored headers did not match (MCP 2026-07-28 basic/transports/streamable-http,
@@ -396,7 +407,7 @@ impl Call {
         &self,
         server: &Server,
         build: impl Fn(&Link, &Catalog) -> Result<Request>,
-    ) -> Result<Answer> {
+    ) -> Result<(Answer, Arc<Catalog>)> {
         let options = &self.options;
         let mut again = true;
         loop {
@@ -406,10 +417,12 @@ impl Call {
             request.log_level = self.log_level;
             let failure = match link.call(request, options).await {
                 Ok(result) => {
-                    return Ok(Answer {
+                    let answer = Answer {
                         call_id: options.call_id.clone(),
                         result,
-                    });
+                        output: None,
+                    };
+                    return Ok((answer, catalog));
                 }
                 Err(failure) => failure,
             };

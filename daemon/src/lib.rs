@@ -33,6 +33,7 @@ use tonic::service::Routes;
 use crate::api::socket::{self, Bound};
 use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
 use crate::calls::Calls;
+use crate::catalog::output::{CheckLimits, Checker};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::inputs::{Inputs, InputsConfig};
@@ -112,6 +113,7 @@ impl Daemon {
             inputs: inputs.clone(),
             store: store.clone(),
             calls: Calls::new(registry.clone(), settings),
+            checker: Arc::new(Checker::new(check_limits(&config))),
             connect: config.timeouts.connect,
             wait_max: config.timeouts.wait_max,
             bookmark_interval: config.updates.bookmark_interval,
@@ -208,6 +210,15 @@ fn store_config(config: &Config) -> StoreConfig {
             .tail
             .min(usize::try_from(config.updates.keep_count).unwrap_or(usize::MAX)),
         ..defaults
+    }
+}
+
+fn check_limits(config: &Config) -> CheckLimits {
+    CheckLimits {
+        result_bytes: config.checks.result_bytes,
+        schema_bytes: config.checks.schema_bytes,
+        steps: config.checks.steps,
+        schemas: config.checks.schemas,
     }
 }
 

@@ -23,6 +23,7 @@ mod lifecycle;
 mod listings;
 mod matrix;
 mod odd_tools;
+mod output_checks;
 mod peers;
 mod processes;
 mod questions;

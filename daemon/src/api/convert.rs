@@ -111,6 +111,7 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
         }),
         allowed_tools: spec.tools.allowed,
         denied_tools: spec.tools.denied,
+        check_results: spec.check_results,
     }
 }
 

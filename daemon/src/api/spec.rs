@@ -59,6 +59,7 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
             allowed: spec.allowed_tools,
             denied: spec.denied_tools,
         },
+        check_results: spec.check_results,
     })
 }
 
@@ -103,6 +104,7 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
             current.capabilities = capabilities(new.client_capabilities.clone());
         }
         "roots" => current.roots = roots(new.roots.clone()),
+        "check_results" => current.check_results = new.check_results,
         "allowed_tools" => current.tools.allowed.clone_from(&new.allowed_tools),
         "denied_tools" => current.tools.denied.clone_from(&new.denied_tools),
         "retry" => current.retry = retry(new.retry)?,

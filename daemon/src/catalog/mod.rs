@@ -6,6 +6,7 @@
 
 pub mod entry;
 pub mod names;
+pub mod output;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -340,6 +340,7 @@ mod tests {
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),
+            check_results: false,
         }
     }
 

@@ -34,6 +34,9 @@ pub struct ServerSpec {
     /// Which of its tools may be seen and called.
     #[serde(default)]
     pub tools: ToolRules,
+    /// Whether structured results are checked against the output schemas of its tools.
+    #[serde(default)]
+    pub check_results: bool,
 }
 
 /// How a server is reached.

@@ -55,6 +55,7 @@ fn record(id: &str) -> ServerRecord {
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),
+            check_results: false,
         },
         connect: true,
         generation: 1,
