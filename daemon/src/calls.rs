@@ -1,6 +1,7 @@
 //! Calls for apps: finds the tool, prompt or resource, goes through the registry to a link and comes back with a result.
 //!
-//! The one place that ever makes a call twice, and only when the server refused it before looking at it.
+//! The one place that ever makes a call twice: when the server refused it before looking at it, and when its answer was cut
+//! off, the tool says that it may be carried out twice, and the operator allows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::error::{Error, Reason, Result};
 use crate::mcp::Settings;
 use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
-use crate::mcp::link::{CallOptions, Link, Repeat};
+use crate::mcp::link::{CallFailure, CallOptions, Link, Patience, Repeat};
 use crate::mcp::protocol::{RawJson, method};
 use crate::registry::{Registry, Server};
 
@@ -96,6 +97,8 @@ struct Call {
     options: CallOptions,
     meta: Vec<(String, RawJson)>,
     log_level: Option<&'static str>,
+    /// Whether calls of tools that are declared safe may be carried out twice.
+    repeat_safe: bool,
 }
 
 impl Calls {
@@ -182,6 +185,7 @@ impl Calls {
             options,
             meta: terms.meta,
             log_level: terms.log_level,
+            repeat_safe: self.settings.repeat_safe,
         }
     }
 
@@ -205,7 +209,7 @@ impl Calls {
             request.name = Some(uri.to_owned());
             Ok(request)
         };
-        let (answer, _) = call.invoke(&server, build).await?;
+        let (answer, _) = call.invoke(&server, |_| false, build).await?;
         Ok(answer)
     }
 
@@ -257,7 +261,7 @@ impl Calls {
             request.name = Some(name.to_owned());
             Ok(request)
         };
-        let (answer, _) = call.invoke(&server, build).await?;
+        let (answer, _) = call.invoke(&server, |_| false, build).await?;
         Ok(answer)
     }
 
@@ -294,7 +298,7 @@ impl Calls {
             }
             Ok(request)
         };
-        let (answer, _) = call.invoke(&server, build).await?;
+        let (answer, _) = call.invoke(&server, |_| false, build).await?;
         Ok(answer)
     }
 }
@@ -355,7 +359,13 @@ impl ToolCall {
             request.progress = true;
             Ok(request)
         };
-        let (mut answer, catalog) = self.call.invoke(&self.server, build).await?;
+        let harmless = |catalog: &Catalog| {
+            let hints = catalog.tool(&self.tool).map(|tool| tool.hints);
+            hints.is_some_and(|hints| {
+                hints.read_only == Some(true) || hints.idempotent == Some(true)
+            })
+        };
+        let (mut answer, catalog) = self.call.invoke(&self.server, harmless, build).await?;
         if self.server.record.spec.check_results {
             let tool = catalog.tool(&self.tool);
             answer.output = tool.and_then(|tool| tool.output_schema.clone());
@@ -402,20 +412,32 @@ impl Call {
     ///
     /// A call that the server refused before looking at it is made once more: on a new link when the session was gone,
     /// with fresh tool definitions when mirrored headers did not match (MCP 2026-07-28 basic/transports/streamable-http,
-    /// "Client Behavior"). Nothing else is ever repeated.
+    /// "Client Behavior"). A call whose answer was cut off is made once more if the operator allows it and `harmless` says
+    /// that it may be carried out twice. Nothing else is ever repeated.
     async fn invoke(
         &self,
         server: &Server,
+        harmless: impl Fn(&Catalog) -> bool,
         build: impl Fn(&Link, &Catalog) -> Result<Request>,
     ) -> Result<(Answer, Arc<Catalog>)> {
         let options = &self.options;
-        let mut again = true;
+        let mut patience = Patience::new(options);
+        let mut refused = false;
+        // What is known of the call since its answer was cut off.
+        let mut cut_off: Option<Error> = None;
         loop {
-            let (link, catalog) = server.handle.link(options.deadline).await?;
-            let mut request = build(&link, &catalog)?;
-            request.meta.clone_from(&self.meta);
-            request.log_level = self.log_level;
-            let failure = match link.call(request, options).await {
+            let mut used = None;
+            let attempt = async {
+                let (link, catalog) = server.handle.link(options.deadline).await?;
+                let mut request = build(&link, &catalog)?;
+                request.meta.clone_from(&self.meta);
+                request.log_level = self.log_level;
+                used = Some(catalog);
+                link.call(request, options, &mut patience).await
+            };
+            let outcome: std::result::Result<RawJson, CallFailure> = attempt.await;
+            let catalog = used.unwrap_or_default();
+            let failure = match outcome {
                 Ok(result) => {
                     let answer = Answer {
                         call_id: options.call_id.clone(),
@@ -426,17 +448,39 @@ impl Call {
                 }
                 Err(failure) => failure,
             };
-            let repeat = failure.repeat.filter(|_| std::mem::take(&mut again));
-            let Some(repeat) = repeat else {
-                return Err(failure
-                    .error
-                    .with("server_id", server.record.key.id.as_str()));
-            };
-            tracing::debug!(error = %failure.error, "a refused call is made again");
-            if repeat == Repeat::WithFreshTools {
+            match failure.repeat {
+                Some(Repeat::OnNewLink | Repeat::WithFreshTools) if !refused => refused = true,
+                Some(Repeat::IfHarmless)
+                    if self.repeat_safe && cut_off.is_none() && harmless(&catalog) =>
+                {
+                    cut_off = Some(failure.error.clone());
+                }
+                _ => {
+                    let error = cut_off
+                        .filter(|_| !is_about_the_call(failure.error.reason()))
+                        .unwrap_or(failure.error);
+                    return Err(error.with("server_id", server.record.key.id.as_str()));
+                }
+            }
+            tracing::debug!(error = %failure.error, "a call is made again");
+            if failure.repeat == Some(Repeat::WithFreshTools) {
                 let refreshed = server.handle.refresh().await.done();
                 let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
             }
         }
     }
+}
+
+/// Whether a failed repetition says more about a call than that its first answer was cut off. What kept the repetition from
+/// being sent does not: the first one may have had its effect all the same.
+fn is_about_the_call(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::UpstreamError
+            | Reason::UpstreamTimeout
+            | Reason::UpstreamProtocol
+            | Reason::DeadlineExceeded
+            | Reason::OutcomeUnknown
+            | Reason::MessageTooLarge
+    )
 }

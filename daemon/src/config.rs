@@ -36,6 +36,8 @@ pub struct Config {
     pub timeouts: TimeoutConfig,
     /// Bounds on sizes and counts.
     pub limits: LimitConfig,
+    /// What may be done about calls that went wrong.
+    pub calls: CallConfig,
     /// Bounds on checks of results.
     pub checks: CheckConfig,
     /// Which addresses may be connected to.
@@ -136,6 +138,15 @@ pub struct LimitConfig {
     pub stderr_tail_bytes: usize,
     /// Connections of apps that are open at the same time. Default 1,024; 1 to 65,536.
     pub connections: usize,
+}
+
+/// Section `calls`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallConfig {
+    /// Whether a tool call whose answer was cut off is sent once more, if the server declares the tool read-only
+    /// (`readOnlyHint`) or idempotent (`idempotentHint`). Default false: the app decides, told by `OUTCOME_UNKNOWN`.
+    pub repeat_safe: bool,
 }
 
 /// Section `checks`: what a check of a structured result against an output schema may cost. A result beyond a bound is

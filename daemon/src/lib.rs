@@ -228,6 +228,7 @@ fn settings(config: &Config) -> Settings {
         probe: config.timeouts.probe,
         call_idle: config.timeouts.call_idle,
         call: config.timeouts.call,
+        repeat_safe: config.calls.repeat_safe,
         message_bytes: config.limits.message_bytes,
         list_pages: config.limits.list_pages,
         list_items: config.limits.list_items,

@@ -28,6 +28,7 @@ mod peers;
 mod processes;
 mod questions;
 mod reflection;
+mod repeats;
 mod servers;
 mod sessions;
 mod streams;

@@ -32,6 +32,8 @@ pub struct Settings {
     pub call_idle: Duration,
     /// Default bound on a call.
     pub call: Duration,
+    /// Whether a call of a tool that is declared read-only or idempotent is made again when its answer was cut off.
+    pub repeat_safe: bool,
     /// Bound on one message of a server, in bytes.
     pub message_bytes: usize,
     /// Most pages of one list.

@@ -1,8 +1,8 @@
 //! Calls for apps: rounds of questions, bounds on time, cancellation, and what a lost call means.
 //!
-//! A call runs in its caller's task and is sent again by nobody here.
+//! A call runs in its caller's task and is sent again by nobody here: a failure says whether its caller may.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,17 +70,20 @@ pub struct CallOptions {
 pub struct CallFailure {
     /// What the app is told.
     pub error: Error,
-    /// Whether and how the call may be made again: it had no effect.
+    /// Whether and how the call may be made again.
     pub repeat: Option<Repeat>,
 }
 
-/// Why a call had no effect and may be made again.
+/// Why a call may be made again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
     /// The server refused it because our session is gone: on a new link.
     OnNewLink,
     /// The server refused it because mirrored headers did not match: with fresh tool definitions.
     WithFreshTools,
+    /// Its answer was cut off, and nobody was asked anything. It may have had its effect: only for a call that does no
+    /// harm when it is carried out twice.
+    IfHarmless,
 }
 
 impl From<Error> for CallFailure {
@@ -104,6 +107,8 @@ pub struct Running {
     events: Option<mpsc::Sender<CallEvent>>,
     /// Questions that are open: while there are any, the server's time does not run.
     questions: watch::Sender<usize>,
+    /// Somebody was asked something.
+    asked: AtomicBool,
     pub(super) over: CancellationToken,
 }
 
@@ -152,6 +157,7 @@ pub(super) struct Pause(Vec<Arc<Running>>);
 impl Pause {
     pub(super) fn new(calls: Vec<Arc<Running>>) -> Self {
         for call in &calls {
+            call.asked.store(true, Ordering::Relaxed);
             call.questions.send_modify(|open| *open += 1);
         }
         Self(calls)
@@ -170,7 +176,8 @@ impl Drop for Pause {
 impl Link {
     /// Makes a call for an app, through every question of the server, to its result.
     ///
-    /// Dropping the future cancels the call at the server at once and ends its open questions as cancelled.
+    /// Dropping the future cancels the call at the server at once and ends its open questions as cancelled. `patience` is
+    /// the call's, however often it is made.
     ///
     /// # Errors
     /// See [`CallFailure`]. `OUTCOME_UNKNOWN` when the call may have taken effect.
@@ -178,6 +185,7 @@ impl Link {
         self: &Arc<Self>,
         mut request: Request,
         options: &CallOptions,
+        patience: &mut Patience,
     ) -> std::result::Result<RawJson, CallFailure> {
         let Ok(_permit) = self.calls.try_acquire() else {
             return Err(Error::new(
@@ -193,19 +201,12 @@ impl Link {
             () = options.deadline.elapsed() => return Err(deadline_over().into()),
         }
         let call = self.enter(&request, options);
-        let mut patience = Patience::new(options);
         let fixed = request.params.len();
         let (mut rounds, mut waits) = (0, 0);
         loop {
             let first = rounds == 0 && waits == 0;
             let result = self
-                .round(
-                    &request,
-                    &call.running,
-                    &mut patience,
-                    options.deadline,
-                    first,
-                )
+                .round(&request, &call.running, patience, options.deadline, first)
                 .await?;
             let asked = match self.dialect.decode(result)? {
                 Outcome::Complete(result) => return Ok(result),
@@ -213,7 +214,7 @@ impl Link {
             };
             if asked.requests.is_empty() {
                 // The server only wants to be asked again, for example while the user is elsewhere: not all at once.
-                self.wait(waits, &mut patience, options.deadline).await?;
+                self.wait(waits, patience, options.deadline).await?;
                 waits += 1;
             } else if rounds == self.max_rounds {
                 return Err(Error::new(
@@ -300,7 +301,7 @@ impl Link {
                     return match answer {
                         Ok(Ok(result)) => Ok(result),
                         Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
-                        Err(loss) => Err(self.failure(loss, first)),
+                        Err(loss) => Err(self.failure(loss, first, running)),
                     };
                 }
                 changed = questions.changed() => {
@@ -317,7 +318,7 @@ impl Link {
         }
     }
 
-    fn failure(&self, loss: Loss, first: bool) -> CallFailure {
+    fn failure(&self, loss: Loss, first: bool, running: &Running) -> CallFailure {
         self.note_loss(&loss);
         let rpc = loss
             .refusal
@@ -337,8 +338,11 @@ impl Link {
                 .as_ref()
                 .is_some_and(|refusal| refusal.status == 400)
             && rpc.is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
+        // A process that ended in a call may have ended of it: it is not given it again.
+        let cut_off = loss.cut_off && !self.transport.sees_the_end();
         let repeat = if loss.sent == Sent::Maybe {
-            None
+            let untouched = first && !running.asked.load(Ordering::Relaxed);
+            (cut_off && untouched).then_some(Repeat::IfHarmless)
         } else if loss.session_gone() {
             Some(Repeat::OnNewLink)
         } else {
@@ -369,6 +373,7 @@ impl Link {
             request_id: AtomicU64::new(0),
             events: options.events.clone(),
             questions: watch::Sender::new(0),
+            asked: AtomicBool::new(false),
             over: CancellationToken::new(),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
