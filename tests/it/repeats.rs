@@ -298,6 +298,47 @@ async fn b14_what_was_no_cut_is_not_made_again() {
 }
 
 #[tokio::test]
+async fn b14_a_call_does_not_follow_its_server_elsewhere() {
+    for sse in [false, true] {
+        one_and_two_with(allowed(), async |stage| {
+            let place = async || {
+                let builder = FakeMcp::legacy();
+                let builder = if sse { builder.http_sse() } else { builder };
+                declared(builder).start().await
+            };
+            let (here, elsewhere) = (place().await, place().await);
+            let mode = if sse {
+                HttpMode::Sse
+            } else {
+                HttpMode::StreamableHttp
+            };
+            stage.add("s", http_spec_as("S", &here.url(), mode)).await;
+            here.reply("tools/call", |_| Reply::Hang);
+            let calls = stage.everyone(async |app, _| app.call_tool("s", "reads", "{}").await);
+            let moved = async {
+                let arrived = eventually("the calls", PATIENCE, async || {
+                    (here.seen_of("tools/call").len() == stage.apps.len()).then_some(())
+                });
+                arrived.await;
+                let spec = http_spec_as("S", &elsewhere.url(), mode);
+                stage
+                    .other()
+                    .update("s", spec, &["http.url"])
+                    .await
+                    .unwrap();
+            };
+            let (outcomes, ()) = tokio::join!(within("the end of the calls", calls), moved);
+            for outcome in outcomes {
+                ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
+            }
+            stage.other().wait_for("s", ConnectionState::Ready).await;
+            assert!(elsewhere.seen_of("tools/call").is_empty());
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn b14_all_attempts_share_one_clock() {
     let daemon = allowed().start().await;
     let app = daemon.clients().await;

@@ -184,8 +184,10 @@ impl Link {
             let link = Arc::clone(&link);
             link.tasks.clone().spawn(async move {
                 tokio::select! {
-                    error = link.transport.ended() => link.report_lost(error),
+                    // What is closed on purpose is not lost.
+                    biased;
                     () = link.closed.cancelled() => {}
+                    error = link.transport.ended() => link.report_lost(error),
                 }
             });
         }
@@ -270,8 +272,10 @@ impl Link {
         }
         // Where everything comes on one stream, the link goes with it: a repetition must not find it alive. A process says
         // more of its end than its output does.
-        let over =
-            loss.cut_off && !self.transport.is_streamable_http() && !self.transport.sees_the_end();
+        let over = loss.cut_off
+            && !self.transport.is_streamable_http()
+            && !self.transport.sees_the_end()
+            && !self.closed.is_cancelled();
         if over || loss.error.reason() == Reason::SignInRequired || loss.session_gone() {
             self.report_lost(loss.error.clone());
         } else if matches!(

@@ -319,6 +319,8 @@ impl Link {
     }
 
     fn failure(&self, loss: Loss, first: bool, running: &Running) -> CallFailure {
+        // Closed, and not because it was lost: whoever did that did not want the call elsewhere.
+        let on_purpose = self.closed.is_cancelled() && !self.lost.is_cancelled();
         self.note_loss(&loss);
         let rpc = loss
             .refusal
@@ -339,7 +341,7 @@ impl Link {
                 .is_some_and(|refusal| refusal.status == 400)
             && rpc.is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
         // A process that ended in a call may have ended of it: it is not given it again.
-        let cut_off = loss.cut_off && !self.transport.sees_the_end();
+        let cut_off = loss.cut_off && !on_purpose && !self.transport.sees_the_end();
         let repeat = if loss.sent == Sent::Maybe {
             let untouched = first && !running.asked.load(Ordering::Relaxed);
             (cut_off && untouched).then_some(Repeat::IfHarmless)
