@@ -63,7 +63,7 @@ const PARTS: &[Part] = &[
     // The catalog keeps what servers sent as it came: raw JSON and header rules are pure.
     Part(
         "catalog",
-        &[COMMON, &["store", "mcp::protocol", "mcp::headers"]],
+        &[COMMON, &["store", "json", "mcp::protocol", "mcp::headers"]],
     ),
     Part("inputs", &[COMMON, &["store", "json"]]),
     Part("auth", &[COMMON, &["store", "policy"]]),
@@ -129,6 +129,11 @@ const CONFINED: &[Confined] = &[
         "protobuf types stop at the edge",
     ),
     Confined("tonic::", &["api/", "lib.rs"], "gRPC stops at the edge"),
+    Confined(
+        "jsonschema::",
+        &["catalog/output.rs"],
+        "one place knows what a validation may cost",
+    ),
     Confined(
         "rusqlite",
         &["store/", "store.rs"],

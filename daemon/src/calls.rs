@@ -1,6 +1,7 @@
 //! Calls for apps: finds the tool, prompt or resource, goes through the registry to a link and comes back with a result.
 //!
-//! The one place that ever makes a call twice, and only when the server refused it before looking at it.
+//! The one place that ever makes a call twice: when the server refused it before looking at it, and when its answer was cut
+//! off, the tool says that it may be carried out twice, and the operator allows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +14,13 @@ pub use crate::mcp::subscriptions::{Follower, Told};
 use crate::base::{AppConnection, CallId, Deadline, Namespace};
 use crate::catalog::Catalog;
 use crate::catalog::entry::Tool;
-use crate::catalog::names::server_of;
+use crate::catalog::names::{Claim, claim, server_of};
+use crate::catalog::output::OutputSchema;
 use crate::error::{Error, Reason, Result};
 use crate::mcp::Settings;
 use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
-use crate::mcp::link::{CallOptions, Link, Repeat, Unfinished};
+use crate::mcp::link::{CallFailure, CallOptions, Link, Patience, Repeat, Unfinished};
 use crate::mcp::protocol::{RawJson, method};
 use crate::registry::{Registry, Server};
 
@@ -71,6 +73,8 @@ pub struct Answer {
     pub call_id: CallId,
     /// The result, raw.
     pub result: RawJson,
+    /// The schema that the result is to be checked against, if the registration wants it.
+    pub output: Option<Arc<OutputSchema>>,
 }
 
 /// Makes calls. Cheap to clone.
@@ -96,6 +100,8 @@ struct Call {
     options: CallOptions,
     meta: Vec<(String, RawJson)>,
     log_level: Option<&'static str>,
+    /// Whether calls of tools that are declared safe may be carried out twice.
+    repeat_safe: bool,
 }
 
 impl Calls {
@@ -108,7 +114,8 @@ impl Calls {
     /// Finds the tool's server and fixes the terms of the call. Nothing is sent yet.
     ///
     /// # Errors
-    /// `SERVER_NOT_FOUND`, `NAMESPACE_NOT_FOUND`; `TOOL_NOT_FOUND` for an unknown model name.
+    /// `SERVER_NOT_FOUND`, `NAMESPACE_NOT_FOUND`; `TOOL_NOT_ALLOWED`, whether there is such a tool or not; `TOOL_NOT_FOUND`
+    /// for an unknown model name.
     pub fn tool(
         &self,
         namespace: &Namespace,
@@ -120,6 +127,9 @@ impl Calls {
             Target::Pair { server_id, tool } => (self.registry.get(namespace, &server_id)?, tool),
             Target::ModelName(name) => self.by_model_name(namespace, &name)?,
         };
+        if !server.record.spec.tools.admit(&tool) {
+            return Err(not_allowed(&server, "tool_name", &tool));
+        }
         let call = self.call(&server, terms);
         Ok(ToolCall {
             server,
@@ -140,13 +150,26 @@ impl Calls {
         }
         // A shortened name may not tell its server: look everywhere.
         let all = self.registry.list(namespace, &[])?;
-        all.into_iter().find_map(known).ok_or_else(|| {
-            Error::new(
-                Reason::ToolNotFound,
-                format!("no tool has the model name `{name}`; ListTools shows the names"),
-            )
-            .with("model_name", name)
-        })
+        if let Some(found) = all.iter().cloned().find_map(known) {
+            return Ok(found);
+        }
+        // What the rules keep from apps is told from what does not exist by its name alone.
+        let kept = |server: &&Server| {
+            let rules = &server.record.spec.tools;
+            match claim(&server.record.key.id, name) {
+                Claim::Tool(tool) => !rules.admit(tool),
+                Claim::Hashed => !rules.is_empty(),
+                Claim::Other => false,
+            }
+        };
+        if let Some(server) = all.iter().find(kept) {
+            return Err(not_allowed(server, "model_name", name));
+        }
+        Err(Error::new(
+            Reason::ToolNotFound,
+            format!("no tool has the model name `{name}`; ListTools shows the names"),
+        )
+        .with("model_name", name))
     }
 
     fn call(&self, server: &Server, terms: Terms) -> Call {
@@ -166,6 +189,7 @@ impl Calls {
             options,
             meta: terms.meta,
             log_level: terms.log_level,
+            repeat_safe: self.settings.repeat_safe,
         }
     }
 
@@ -189,7 +213,8 @@ impl Calls {
             request.name = Some(uri.to_owned());
             Ok(request)
         };
-        call.invoke(&server, build).await
+        let (answer, _) = call.invoke(&server, |_| false, build).await?;
+        Ok(answer)
     }
 
     /// Follows a resource: whoever holds the result is told of its updates, over every connection of the server.
@@ -240,7 +265,8 @@ impl Calls {
             request.name = Some(name.to_owned());
             Ok(request)
         };
-        call.invoke(&server, build).await
+        let (answer, _) = call.invoke(&server, |_| false, build).await?;
+        Ok(answer)
     }
 
     /// Completes an argument. Dropping the future cancels the call at the server.
@@ -276,8 +302,23 @@ impl Calls {
             }
             Ok(request)
         };
-        call.invoke(&server, build).await
+        let (answer, _) = call.invoke(&server, |_| false, build).await?;
+        Ok(answer)
     }
+}
+
+/// The registration keeps this tool from apps; nothing is said about whether the server has it.
+fn not_allowed(server: &Server, kind: &'static str, name: &str) -> Error {
+    let id = &server.record.key.id;
+    Error::new(
+        Reason::ToolNotAllowed,
+        format!(
+            "the settings of server `{id}` do not allow the tool `{name}`; UpdateServer changes `allowed_tools` and \
+             `denied_tools`"
+        ),
+    )
+    .with("server_id", id.as_str())
+    .with(kind, name)
 }
 
 /// Only what was agreed is used (MCP 2025-11-25 basic/lifecycle, "Operation").
@@ -305,7 +346,7 @@ impl ToolCall {
     /// server at once.
     ///
     /// # Errors
-    /// `TOOL_NOT_FOUND`; why the server cannot be used; `UPSTREAM_ERROR`; `OUTCOME_UNKNOWN`.
+    /// `TOOL_NOT_FOUND`, `TOOL_NOT_ALLOWED`; why the server cannot be used; `UPSTREAM_ERROR`; `OUTCOME_UNKNOWN`.
     pub async fn run(self) -> Result<Answer> {
         let build = |link: &Link, catalog: &Catalog| {
             let tool = self.known(catalog)?;
@@ -323,12 +364,27 @@ impl ToolCall {
             request.progress = true;
             Ok(request)
         };
-        self.call.invoke(&self.server, build).await
+        let harmless = |catalog: &Catalog| {
+            let hints = catalog.tool(&self.tool).map(|tool| tool.hints);
+            hints.is_some_and(|hints| {
+                hints.read_only == Some(true) || hints.idempotent == Some(true)
+            })
+        };
+        let (mut answer, catalog) = self.call.invoke(&self.server, harmless, build).await?;
+        if self.server.record.spec.check_results {
+            let tool = catalog.tool(&self.tool);
+            answer.output = tool.and_then(|tool| tool.output_schema.clone());
+        }
+        Ok(answer)
     }
 
     /// The tool's definition. A tool that is not in an incomplete list may exist all the same: the server decides.
     fn known<'a>(&self, catalog: &'a Catalog) -> Result<Option<&'a Tool>> {
         let id = &self.server.record.key.id;
+        // They may have changed while the call waited for its server.
+        if !catalog.rules().admit(&self.tool) {
+            return Err(not_allowed(&self.server, "tool_name", &self.tool));
+        }
         if let Some(tool) = catalog.tool(&self.tool) {
             return Ok(Some(tool));
         }
@@ -357,58 +413,90 @@ impl ToolCall {
 }
 
 impl Call {
-    /// Makes a call. `build` makes the request for the catalog of the link that is used.
+    /// Makes a call. `build` makes the request for the catalog of the link that is used, which comes back with the answer.
     ///
     /// A call that the server refused before looking at it is made once more: on a new link when the session was gone,
     /// with fresh tool definitions when mirrored headers did not match (MCP 2026-07-28 basic/transports/streamable-http,
-    /// "Client Behavior"). Nothing else is ever repeated. A task whose link was lost is waited for on the next one.
+    /// "Client Behavior"). A call whose answer was cut off is made once more if the operator allows it and `harmless` says
+    /// that it may be carried out twice. Nothing else is ever repeated. A task whose link was lost is waited for on the
+    /// next one.
     async fn invoke(
         &self,
         server: &Server,
+        harmless: impl Fn(&Catalog) -> bool,
         build: impl Fn(&Link, &Catalog) -> Result<Request>,
-    ) -> Result<Answer> {
+    ) -> Result<(Answer, Arc<Catalog>)> {
         let options = &self.options;
-        let mut again = true;
-        let mut unfinished: Option<(Unfinished, Error)> = None;
+        let mut patience = Patience::new(options);
+        let mut refused = false;
+        // What is known of the call since its answer was cut off, or its task lost its link.
+        let mut cut_off: Option<Error> = None;
+        let mut task: Option<Unfinished> = None;
         loop {
-            let found = server.handle.link_for(&self.app, options.deadline).await;
-            let (link, catalog) = match (found, &unfinished) {
-                (Ok(found), _) => found,
-                // What the server makes of the task, nobody knows.
-                (Err(_), Some((_, lost))) => return Err(lost.clone()),
-                (Err(error), None) => return Err(error),
-            };
-            let outcome = if let Some((task, _)) = unfinished.take() {
-                Box::pin(link.resume(task, options)).await
-            } else {
+            let mut used = None;
+            let attempt = async {
+                let (link, catalog) = server.handle.link_for(&self.app, options.deadline).await?;
+                if let Some(task) = task.take() {
+                    used = Some(catalog);
+                    return Box::pin(link.resume(task, options, &mut patience)).await;
+                }
                 let mut request = build(&link, &catalog)?;
                 request.meta.clone_from(&self.meta);
                 request.log_level = self.log_level;
-                link.call(request, options).await
+                used = Some(catalog);
+                link.call(request, options, &mut patience).await
             };
+            let outcome: std::result::Result<RawJson, CallFailure> = attempt.await;
+            let catalog = used.unwrap_or_default();
             let failure = match outcome {
                 Ok(result) => {
-                    return Ok(Answer {
+                    let answer = Answer {
                         call_id: options.call_id.clone(),
                         result,
-                    });
+                        output: None,
+                    };
+                    return Ok((answer, catalog));
                 }
                 Err(failure) => failure,
             };
-            let error = failure
-                .error
-                .with("server_id", server.record.key.id.as_str());
-            tracing::debug!(%error, repeat = ?failure.repeat, "a call has failed");
+            let fresh_tools = failure.repeat == Some(Repeat::WithFreshTools);
             match failure.repeat {
-                Some(Repeat::GoOn(task)) => unfinished = Some((task, error)),
-                Some(Repeat::OnNewLink) if again => again = false,
-                Some(Repeat::WithFreshTools) if again => {
-                    again = false;
-                    let refreshed = server.handle.refresh().await.done();
-                    let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
+                Some(Repeat::GoOn(unfinished)) => {
+                    cut_off = Some(failure.error.clone());
+                    task = Some(unfinished);
                 }
-                _ => return Err(error),
+                Some(Repeat::OnNewLink | Repeat::WithFreshTools) if !refused => refused = true,
+                Some(Repeat::IfHarmless)
+                    if self.repeat_safe && cut_off.is_none() && harmless(&catalog) =>
+                {
+                    cut_off = Some(failure.error.clone());
+                }
+                _ => {
+                    let error = cut_off
+                        .filter(|_| !is_about_the_call(failure.error.reason()))
+                        .unwrap_or(failure.error);
+                    return Err(error.with("server_id", server.record.key.id.as_str()));
+                }
+            }
+            tracing::debug!(error = %failure.error, "a call is made again");
+            if fresh_tools {
+                let refreshed = server.handle.refresh().await.done();
+                let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
             }
         }
     }
+}
+
+/// Whether a failed repetition says more about a call than that its first answer was cut off. What kept the repetition from
+/// being sent does not: the first one may have had its effect all the same.
+fn is_about_the_call(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::UpstreamError
+            | Reason::UpstreamTimeout
+            | Reason::UpstreamProtocol
+            | Reason::DeadlineExceeded
+            | Reason::OutcomeUnknown
+            | Reason::MessageTooLarge
+    )
 }

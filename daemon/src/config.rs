@@ -36,6 +36,10 @@ pub struct Config {
     pub timeouts: TimeoutConfig,
     /// Bounds on sizes and counts.
     pub limits: LimitConfig,
+    /// What may be done about calls that went wrong.
+    pub calls: CallConfig,
+    /// Bounds on checks of results.
+    pub checks: CheckConfig,
     /// Which addresses may be connected to.
     pub policy: PolicyConfig,
     /// The update log.
@@ -146,6 +150,31 @@ pub struct LimitConfig {
     /// How many of them one user (by the kernel's word) may have. Default, and what 0 stands for: three quarters of
     /// `connections`; 1 to `connections`.
     pub connections_per_user: usize,
+}
+
+/// Section `calls`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallConfig {
+    /// Whether a tool call whose answer was cut off is sent once more, if the server declares the tool read-only
+    /// (`readOnlyHint`) or idempotent (`idempotentHint`). Default false: the app decides, told by `OUTCOME_UNKNOWN`.
+    pub repeat_safe: bool,
+}
+
+/// Section `checks`: what a check of a structured result against an output schema may cost. A result beyond a bound is
+/// passed on unchecked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckConfig {
+    /// Largest structured result that is checked, in bytes. Default 1 MiB; 1 KiB to 64 MiB.
+    pub result_bytes: usize,
+    /// Largest output schema that is used, in bytes. Default 64 KiB; 1 KiB to 1 MiB.
+    pub schema_bytes: usize,
+    /// Most steps of one check: a step looks at one part of a result with one part of a schema. Default 100,000; 1,000
+    /// to 10,000,000.
+    pub steps: u64,
+    /// Compiled schemas that are kept. Default 256; 1 to 10,000.
+    pub schemas: usize,
 }
 
 /// Section `policy`. `block` wins over everything; then `allow` and the two switches; then the built-in ranges.
@@ -265,6 +294,17 @@ impl Default for LimitConfig {
             stderr_tail_bytes: 4_096,
             connections: 1_024,
             connections_per_user: 0,
+        }
+    }
+}
+
+impl Default for CheckConfig {
+    fn default() -> Self {
+        Self {
+            result_bytes: 1024 * 1024,
+            schema_bytes: 64 * 1024,
+            steps: 100_000,
+            schemas: 256,
         }
     }
 }

@@ -17,6 +17,8 @@ pub enum Reason {
     InvalidField,
     /// The caller may not use this namespace.
     CallerNotAllowed,
+    /// The registration of the server keeps this tool from apps.
+    ToolNotAllowed,
     /// The address policy refuses a destination.
     DestinationBlocked,
     /// No server was ever registered in this namespace.
@@ -78,6 +80,7 @@ impl Reason {
     pub const ALL: &'static [Self] = &[
         Self::InvalidField,
         Self::CallerNotAllowed,
+        Self::ToolNotAllowed,
         Self::DestinationBlocked,
         Self::NamespaceNotFound,
         Self::ServerNotFound,
@@ -113,6 +116,7 @@ impl Reason {
         match self {
             Self::InvalidField => "INVALID_FIELD",
             Self::CallerNotAllowed => "CALLER_NOT_ALLOWED",
+            Self::ToolNotAllowed => "TOOL_NOT_ALLOWED",
             Self::DestinationBlocked => "DESTINATION_BLOCKED",
             Self::NamespaceNotFound => "NAMESPACE_NOT_FOUND",
             Self::ServerNotFound => "SERVER_NOT_FOUND",

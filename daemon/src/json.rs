@@ -1,6 +1,8 @@
 //! Takes one level of JSON apart and leaves what is below as the text it was, so that numbers, order and unknown members
 //! survive. A leaf: knows no protocol.
 
+pub mod number;
+
 use std::borrow::Cow;
 use std::fmt;
 

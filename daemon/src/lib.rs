@@ -33,6 +33,7 @@ use tonic::service::Routes;
 use crate::api::socket::{self, Bound};
 use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
 use crate::calls::Calls;
+use crate::catalog::output::{CheckLimits, Checker};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::inputs::{Inputs, InputsConfig};
@@ -112,6 +113,7 @@ impl Daemon {
             inputs: inputs.clone(),
             store: store.clone(),
             calls: Calls::new(registry.clone(), settings),
+            checker: Arc::new(Checker::new(check_limits(&config))),
             connect: config.timeouts.connect,
             wait_max: config.timeouts.wait_max,
             bookmark_interval: config.updates.bookmark_interval,
@@ -212,6 +214,15 @@ fn store_config(config: &Config) -> StoreConfig {
     }
 }
 
+fn check_limits(config: &Config) -> CheckLimits {
+    CheckLimits {
+        result_bytes: config.checks.result_bytes,
+        schema_bytes: config.checks.schema_bytes,
+        steps: config.checks.steps,
+        schemas: config.checks.schemas,
+    }
+}
+
 fn settings(config: &Config) -> Settings {
     Settings {
         connect: config.timeouts.connect,
@@ -219,6 +230,7 @@ fn settings(config: &Config) -> Settings {
         call_idle: config.timeouts.call_idle,
         call: config.timeouts.call,
         task_poll: config.timeouts.task_poll,
+        repeat_safe: config.calls.repeat_safe,
         message_bytes: config.limits.message_bytes,
         list_pages: config.limits.list_pages,
         list_items: config.limits.list_items,

@@ -428,7 +428,7 @@ async fn b28_a_question_reaches_the_app_whole_and_the_answer_the_server() {
 
 #[tokio::test]
 async fn b31_a_result_is_never_refused_for_its_schema() {
-    // The daemon does not validate results: nothing can be switched on that would hide them.
+    // What may be switched on is in `output_checks`, and hides nothing either.
     const CHECKED: &str = r#"{"name":"checked","inputSchema":{"type":"object"},"outputSchema":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}}"#;
     let lists = &[("tools/list", "tools", CHECKED)];
     let results = [

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, reads the clock and owns its tasks"
 )]
 
+mod allow_lists;
 mod answers;
 mod bad_input;
 mod calls;
@@ -22,11 +23,13 @@ mod lifecycle;
 mod listings;
 mod matrix;
 mod odd_tools;
+mod output_checks;
 mod own_sessions;
 mod peers;
 mod processes;
 mod questions;
 mod reflection;
+mod repeats;
 mod servers;
 mod sessions;
 mod streams;

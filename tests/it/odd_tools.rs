@@ -1,5 +1,5 @@
 //! Lists that are odd, late, endless or broken, and names that could be confused (cases B29 and B32, behaviours 91 to
-//! 104). Elsewhere: `lifecycle::behaviour_99_quick_attempts_are_counted`,
+//! 104). Elsewhere: `allow_lists`, `lifecycle::behaviour_99_quick_attempts_are_counted`,
 //! `lifecycle::behaviour_100_retry_options_are_validated`,
 //! `lifecycle::behaviour_101_waiting_has_the_bound_that_was_asked_for`,
 //! `listings::behaviour_103_model_names_are_unique_short_and_stable`,

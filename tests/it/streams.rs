@@ -66,7 +66,7 @@ pub(crate) async fn both_eras(story: impl AsyncFn(&Stage, &FakeMcp, bool)) {
 
 #[tokio::test]
 async fn b14_a_stream_that_ends_without_an_answer_ends_the_call() {
-    // Also for tools that say that they are idempotent: the app that wants a repetition makes it.
+    // Also for tools that say that they are idempotent, unless the operator allows more: see `repeats`.
     both_eras(async |stage, fake, _| {
         for reset in [false, true] {
             let before = fake.seen_of("tools/call").len();

@@ -161,6 +161,26 @@ impl Clients {
         Ok(answer.server.expect("GetServer returns the server"))
     }
 
+    /// UpdateServer of the named fields.
+    pub async fn update(
+        &self,
+        id: &str,
+        spec: ServerSpec,
+        paths: &[&str],
+    ) -> Result<Server, Status> {
+        let request = v1::UpdateServerRequest {
+            namespace: self.namespace(),
+            server_id: id.to_owned(),
+            spec: Some(spec),
+            update_mask: Some(prost_types::FieldMask {
+                paths: paths.iter().map(|&path| path.to_owned()).collect(),
+            }),
+            etag: String::new(),
+        };
+        let answer = self.servers().update_server(request).await?.into_inner();
+        Ok(answer.server.expect("UpdateServer returns the server"))
+    }
+
     /// RemoveServer.
     pub async fn remove(&self, id: &str) -> Result<(), Status> {
         let request = v1::RemoveServerRequest {

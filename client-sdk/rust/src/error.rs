@@ -218,6 +218,8 @@ reasons! {
     INVALID_FIELD;
     /// The caller may not use this namespace.
     CALLER_NOT_ALLOWED;
+    /// The registration of the server keeps this tool from apps.
+    TOOL_NOT_ALLOWED;
     /// The address policy refuses a destination.
     DESTINATION_BLOCKED;
     /// No server was ever registered in this namespace.

@@ -9,7 +9,9 @@ use tokio::runtime::RuntimeFlavor;
 use v1::content_block::Block;
 use v1::resource_contents::Body;
 
+use crate::calls::Answer;
 use crate::catalog::entry::Fields;
+use crate::catalog::output::{Checker, Findings, Violation};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::protocol::RawJson;
 
@@ -31,7 +33,7 @@ fn apart<T>(size: usize, work: impl FnOnce() -> T) -> T {
 ///
 /// # Errors
 /// `UPSTREAM_PROTOCOL` if it is not an object.
-pub(super) fn tool_result(raw: &RawJson) -> Result<v1::ToolResult> {
+fn tool_result(raw: &RawJson) -> Result<v1::ToolResult> {
     apart(raw.as_str().len(), || tool_result_now(raw))
 }
 
@@ -45,7 +47,35 @@ fn tool_result_now(raw: &RawJson) -> Result<v1::ToolResult> {
         is_error: fields.read("isError").unwrap_or(false),
         meta_json: meta(&mut fields),
         extra_json: fields.rest(),
+        check: None,
     })
+}
+
+/// The answer of a tool, checked against its output schema if that is wanted.
+///
+/// # Errors
+/// As [`tool_result`]; never because of what the check finds.
+pub(super) fn tool_answer(answer: &Answer, checker: &Checker) -> Result<v1::ToolResult> {
+    let mut result = tool_result(&answer.result)?;
+    if let Some(schema) = answer.output.as_ref().filter(|_| !result.is_error) {
+        let structured = result.structured_content_json.as_deref();
+        // The schema may have to be compiled first, which takes its time whatever the size of the result.
+        let findings = apart(usize::MAX, || checker.check(schema, structured));
+        result.check = Some(result_check(findings));
+    }
+    Ok(result)
+}
+
+fn result_check(findings: Findings) -> v1::ResultCheck {
+    let violation = |violation: Violation| v1::SchemaViolation {
+        instance_path: violation.path,
+        message: violation.message,
+    };
+    v1::ResultCheck {
+        violations: findings.violations.into_iter().map(violation).collect(),
+        more_violations: findings.more,
+        not_checked: findings.not_checked.unwrap_or_default(),
+    }
 }
 
 /// The contents of a resource (MCP schema `ReadResourceResult`).

@@ -117,6 +117,9 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
             call_idle: spec.timeouts.call_idle.map(duration),
             call: spec.timeouts.call.map(duration),
         }),
+        allowed_tools: spec.tools.allowed,
+        denied_tools: spec.tools.denied,
+        check_results: spec.check_results,
     }
 }
 
@@ -177,6 +180,7 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         }
         .into(),
         stderr_tail: status.stderr_tail,
+        tools_not_allowed: status.not_allowed,
     }
 }
 

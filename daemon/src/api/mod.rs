@@ -41,6 +41,7 @@ use tonic::service::Routes;
 
 use crate::base::Namespace;
 use crate::calls::Calls;
+use crate::catalog::output::Checker;
 use crate::error::Result;
 use crate::inputs::Inputs;
 use crate::registry::Registry;
@@ -69,6 +70,8 @@ pub struct Shared {
     pub store: Store,
     /// Makes calls.
     pub calls: Calls,
+    /// Checks results of tools.
+    pub checker: Arc<Checker>,
     /// Default bound on opening a connection.
     pub connect: Duration,
     /// Longest wait of one waiting RPC.

@@ -7,6 +7,7 @@ use v1::server_spec::Transport;
 
 use crate::base::Secret;
 use crate::error::{Error, Result};
+use crate::model::rules::ToolRules;
 use crate::model::spec::{
     ClientCapabilities, HttpMode, HttpSpec, Isolation, NamedSecret, RetryPolicy, Root, ServerSpec,
     StdioSpec, Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec, normalize_url,
@@ -55,6 +56,11 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
         isolation: isolation(spec.isolation)?,
         retry: retry(spec.retry)?,
         timeouts: timeouts(spec.timeouts)?,
+        tools: ToolRules {
+            allowed: spec.allowed_tools,
+            denied: spec.denied_tools,
+        },
+        check_results: spec.check_results,
     })
 }
 
@@ -100,6 +106,9 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
         }
         "roots" => current.roots = roots(new.roots.clone()),
         "isolation" => current.isolation = isolation(new.isolation)?,
+        "check_results" => current.check_results = new.check_results,
+        "allowed_tools" => current.tools.allowed.clone_from(&new.allowed_tools),
+        "denied_tools" => current.tools.denied.clone_from(&new.denied_tools),
         "retry" => current.retry = retry(new.retry)?,
         "timeouts" => current.timeouts = timeouts(new.timeouts)?,
         "timeouts.connect" => current.timeouts.connect = timeouts(new.timeouts)?.connect,

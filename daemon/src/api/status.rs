@@ -34,7 +34,9 @@ const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 pub fn code(reason: Reason) -> Code {
     match reason {
         Reason::InvalidField => Code::InvalidArgument,
-        Reason::CallerNotAllowed | Reason::DestinationBlocked => Code::PermissionDenied,
+        Reason::CallerNotAllowed | Reason::ToolNotAllowed | Reason::DestinationBlocked => {
+            Code::PermissionDenied
+        }
         Reason::NamespaceNotFound
         | Reason::ServerNotFound
         | Reason::ToolNotFound
@@ -254,6 +256,7 @@ mod tests {
         insta::assert_snapshot!(table, @r"
         INVALID_FIELD InvalidArgument
         CALLER_NOT_ALLOWED PermissionDenied
+        TOOL_NOT_ALLOWED PermissionDenied
         DESTINATION_BLOCKED PermissionDenied
         NAMESPACE_NOT_FOUND NotFound
         SERVER_NOT_FOUND NotFound

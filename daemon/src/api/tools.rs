@@ -1,6 +1,7 @@
 //! `ToolService`: lists tools from the catalog and calls them.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures_core::Stream;
 use futures_util::stream::{self, StreamExt};
@@ -18,6 +19,7 @@ use super::{Shared, content, convert, input};
 use crate::calls::{Answer, CallEvent, Target, Terms, ToolCall};
 use crate::catalog::entry::Tool;
 use crate::catalog::names::Style;
+use crate::catalog::output::Checker;
 use crate::error::{Error, Reason, Result};
 
 /// Events of a call that an app may leave unread before progress and log messages are dropped.
@@ -130,8 +132,8 @@ fn target(call: v1::ToolCall) -> Result<Target> {
     }
 }
 
-fn response(answer: &Answer) -> Result<v1::CallToolResponse> {
-    let result = Some(content::tool_result(&answer.result)?);
+fn response(answer: &Answer, checker: &Checker) -> Result<v1::CallToolResponse> {
+    let result = Some(content::tool_answer(answer, checker)?);
     Ok(v1::CallToolResponse {
         result,
         call_id: answer.call_id.to_string(),
@@ -155,7 +157,7 @@ impl ToolService for Tools {
         let prepared = self.prepare(request.into_inner().call, &context, None)?;
         // A caller that goes away drops this future, which cancels the call at the server.
         let answer = context.within(prepared.run()).await?;
-        Ok(Response::new(response(&answer)?))
+        Ok(Response::new(response(&answer, &self.0.checker)?))
     }
 
     type CallToolStreamStream =
@@ -180,9 +182,10 @@ impl ToolService for Tools {
         );
         let first = stream::iter([Ok(Event::Started(started))]);
         let middle = ReceiverStream::new(events).map(|event| Ok(stream_event(&event)));
+        let checker = Arc::clone(&self.0.checker);
         let last = stream::once(async move {
             match running.await {
-                Ok(Ok(answer)) => Ok(Event::Result(content::tool_result(&answer.result)?)),
+                Ok(Ok(answer)) => Ok(Event::Result(content::tool_answer(&answer, &checker)?)),
                 Ok(Err(error)) => Err(Status::from(error)),
                 Err(_) => Err(Error::new(Reason::Draining, "the daemon is stopping").into()),
             }

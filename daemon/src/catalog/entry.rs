@@ -1,5 +1,8 @@
 //! One entry of a list, read as far as the daemon needs it; everything else is kept raw.
 
+use std::sync::Arc;
+
+use super::output::OutputSchema;
 use crate::mcp::headers::{ParamHeader, find_param_headers};
 use crate::mcp::protocol::{ObjectWriter, RawJson};
 use crate::model::status::Withheld;
@@ -16,7 +19,7 @@ pub struct Tool {
     /// Schema of the arguments.
     pub input_schema: RawJson,
     /// Schema of the structured result.
-    pub output_schema: Option<RawJson>,
+    pub output_schema: Option<Arc<OutputSchema>>,
     /// Hints about its behaviour.
     pub hints: Hints,
     /// Whether it can only be called as a task (`execution.taskSupport`, MCP 2025-11-25).
@@ -227,7 +230,8 @@ pub fn read_tool(item: &RawJson, over_http: bool) -> Result<Tool, Withheld> {
     }
     let output_schema = fields
         .take("outputSchema")
-        .filter(|schema| schema.as_str() != "null");
+        .filter(|schema| schema.as_str() != "null")
+        .map(|schema| Arc::new(OutputSchema::new(schema)));
     let description = fields.text("description");
     let support = fields
         .peek("execution")

@@ -1,10 +1,12 @@
 //! What a server offers, as one immutable snapshot per connection: tools, resources, templates, prompts.
 //!
-//! Every entry is read on its own: a bad one is withheld with a reason and spoils nothing. Snapshots are replaced as a
+//! Every entry is read on its own: a bad one is withheld with a reason and spoils nothing. A tool that the rules of the
+//! registration do not admit leaves no trace but a number. Snapshots are replaced as a
 //! whole and shared by reference, so a listing never waits for a server and never sees half of a change.
 
 pub mod entry;
 pub mod names;
+pub mod output;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::base::{Clock, ServerId, Timestamp};
 use crate::mcp::protocol::RawJson;
+use crate::model::rules::ToolRules;
 use crate::model::status::{CacheScope, ListStatus, Withheld};
 use entry::{Prompt, Resource, ResourceTemplate, Tool};
 
@@ -111,20 +114,80 @@ pub struct Catalog {
     pub resource_templates: List<ResourceTemplate>,
     /// The prompts.
     pub prompts: List<Prompt>,
-    /// Tools that are not offered.
+    /// Tools that are not offered because something is wrong with them.
     pub withheld: Vec<Withheld>,
+    /// How many tools the rules keep from apps.
+    pub not_allowed: u32,
+    rules: Arc<ToolRules>,
+    /// The tools as they were read, to follow a change of the rules.
+    source: Option<Arc<ToolSource>>,
     by_name: HashMap<String, usize>,
     by_model_name: HashMap<String, usize>,
 }
 
+/// The tools as a server told them.
+#[derive(Debug)]
+struct ToolSource {
+    pages: Pages,
+    over_http: bool,
+    at: Timestamp,
+}
+
 impl Catalog {
+    /// An empty snapshot for a server with these rules.
+    #[must_use]
+    pub fn new(rules: ToolRules) -> Self {
+        Self {
+            rules: Arc::new(rules),
+            ..Self::default()
+        }
+    }
+
+    /// Which tools may be seen and called.
+    #[must_use]
+    pub fn rules(&self) -> &ToolRules {
+        &self.rules
+    }
+
+    /// Replaces the rules; what is known of the tools follows them.
+    pub fn set_rules(&mut self, server: &ServerId, rules: ToolRules) {
+        self.rules = Arc::new(rules);
+        if let Some(source) = self.source.clone() {
+            let incomplete = self.tools.status.incomplete_reason.take();
+            self.read_tools(server, &source);
+            self.tools.status.incomplete_reason = incomplete;
+        }
+    }
+
     /// Replaces the tools. `over_http` decides whether bad `x-mcp-header` annotations matter.
-    pub fn set_tools(&mut self, server: &ServerId, pages: &Pages, over_http: bool, at: Timestamp) {
-        let mut tools: Vec<Tool> = Vec::with_capacity(pages.items.len());
+    pub fn set_tools(&mut self, server: &ServerId, pages: Pages, over_http: bool, at: Timestamp) {
+        let source = Arc::new(ToolSource {
+            pages,
+            over_http,
+            at,
+        });
+        self.read_tools(server, &source);
+        self.source = Some(source);
+    }
+
+    fn read_tools(&mut self, server: &ServerId, source: &ToolSource) {
+        let items = &source.pages.items;
+        let mut tools: Vec<Tool> = Vec::with_capacity(items.len());
         let mut withheld = Vec::new();
         let mut by_name = HashMap::new();
-        for item in &pages.items {
-            match entry::read_tool(item, over_http) {
+        let mut seen = Vec::with_capacity(items.len());
+        self.not_allowed = 0;
+        for item in items {
+            let read = entry::read_tool(item, source.over_http);
+            let name = read
+                .as_ref()
+                .map_or_else(|bad| &bad.name, |tool| &tool.name);
+            if !name.is_empty() && !self.rules.admit(name) {
+                self.not_allowed = self.not_allowed.saturating_add(1);
+                continue;
+            }
+            seen.push(item);
+            match read {
                 Ok(tool) if by_name.contains_key(&tool.name) => {
                     let reason = "another tool of the server has the same name".to_owned();
                     withheld.push(Withheld {
@@ -144,7 +207,7 @@ impl Catalog {
         }
         self.by_name = by_name;
         self.withheld = withheld;
-        self.tools = list(tools, pages, at);
+        self.tools = list(tools, &seen, &source.pages, source.at);
         self.rename(server);
     }
 
@@ -161,34 +224,17 @@ impl Catalog {
 
     /// Replaces the resources.
     pub fn set_resources(&mut self, pages: &Pages, at: Timestamp) {
-        self.resources = list(
-            pages
-                .items
-                .iter()
-                .filter_map(entry::read_resource)
-                .collect(),
-            pages,
-            at,
-        );
+        self.resources = whole(pages, entry::read_resource, at);
     }
 
     /// Replaces the resource templates.
     pub fn set_resource_templates(&mut self, pages: &Pages, at: Timestamp) {
-        let templates = pages
-            .items
-            .iter()
-            .filter_map(entry::read_template)
-            .collect();
-        self.resource_templates = list(templates, pages, at);
+        self.resource_templates = whole(pages, entry::read_template, at);
     }
 
     /// Replaces the prompts.
     pub fn set_prompts(&mut self, pages: &Pages, at: Timestamp) {
-        self.prompts = list(
-            pages.items.iter().filter_map(entry::read_prompt).collect(),
-            pages,
-            at,
-        );
+        self.prompts = whole(pages, entry::read_prompt, at);
     }
 
     /// Whether a list is stale; see [`List::is_stale`].
@@ -231,9 +277,17 @@ impl Catalog {
     }
 }
 
-fn list<T>(entries: Vec<T>, pages: &Pages, at: Timestamp) -> List<T> {
+/// A list of everything that can be read.
+fn whole<T>(pages: &Pages, read: impl Fn(&RawJson) -> Option<T>, at: Timestamp) -> List<T> {
+    let entries = pages.items.iter().filter_map(read).collect();
+    let items: Vec<&RawJson> = pages.items.iter().collect();
+    list(entries, &items, pages, at)
+}
+
+/// A list of entries that were made of these items of its pages.
+fn list<T>(entries: Vec<T>, items: &[&RawJson], pages: &Pages, at: Timestamp) -> List<T> {
     let mut hash = Context::new(&SHA256);
-    for item in &pages.items {
+    for item in items {
         hash.update(item.bytes());
         hash.update(b"\n");
     }

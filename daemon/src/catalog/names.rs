@@ -65,6 +65,37 @@ pub fn server_of(model_name: &str) -> Option<ServerId> {
     None
 }
 
+/// What a model name says about a tool of one server, without a look at its tools.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim<'a> {
+    /// It names no tool of this server.
+    Other,
+    /// It names this tool, in case there is one.
+    Tool(&'a str),
+    /// It ends in a hash: only the tools themselves can tell.
+    Hashed,
+}
+
+/// Reads a model name as that of a tool of this server.
+#[must_use]
+pub fn claim<'a>(server: &ServerId, model_name: &'a str) -> Claim<'a> {
+    for style in Style::ALL {
+        let (prefix, separator) = style.parts();
+        let head = format!("{prefix}{server}{separator}");
+        match model_name.strip_prefix(&head) {
+            Some(tool) if !looks_hashed(model_name) => return Claim::Tool(tool),
+            Some(_) => return Claim::Hashed,
+            None => {}
+        }
+        // The head itself may be too long for the name.
+        let cut = model_name.get(..MAX_MODEL_NAME - HASH - 1);
+        if looks_hashed(model_name) && cut.is_some_and(|cut| head.starts_with(cut)) {
+            return Claim::Hashed;
+        }
+    }
+    Claim::Other
+}
+
 fn is_safe(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
@@ -84,7 +115,7 @@ mod tests {
 
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-    use super::{MAX_MODEL_NAME, Style, model_name, server_of};
+    use super::{Claim, MAX_MODEL_NAME, Style, claim, model_name, server_of};
     use crate::base::ServerId;
     use crate::model::spec::normalize_id;
 
@@ -135,6 +166,12 @@ mod tests {
                 if server.as_str().len() < 40 {
                     prop_assert_eq!(server_of(&name), Some(server.clone()));
                 }
+                match claim(&server, &name) {
+                    Claim::Tool(found) => prop_assert_eq!(found, &tool),
+                    Claim::Hashed => {}
+                    Claim::Other => prop_assert!(false, "{} names a tool of {}", name, server),
+                }
+                prop_assert_eq!(claim(&ServerId::new("zz"), &name) == Claim::Other, server.as_str() != "zz");
             }
         }
     }

@@ -114,6 +114,7 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
 
 fn counts(config: &Config, found: &mut Vec<Problem>) {
     let limits = &config.limits;
+    let checks = &config.checks;
     let pending = config.questions.max_pending_per_server;
     let grpc_min = limits.message_bytes.clamp(64 * KIB, GIB);
     let all_connections = limits.connections.max(1);
@@ -146,6 +147,9 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
         ("limits.stderr_tail_bytes", limits.stderr_tail_bytes, 0, MIB),
         ("limits.connections", limits.connections, 1, 65_536),
         ("limits.connections_per_user", per_user, 1, all_connections),
+        ("checks.result_bytes", checks.result_bytes, KIB, 64 * MIB),
+        ("checks.schema_bytes", checks.schema_bytes, KIB, MIB),
+        ("checks.schemas", checks.schemas, 1, 10_000),
         ("questions.max_pending_per_server", pending, 1, 100_000),
         ("policy.allow", config.policy.allow.len(), 0, 1_000),
         ("policy.block", config.policy.block.len(), 0, 1_000),
@@ -154,15 +158,12 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
     for (key, value, min, max) in table {
         between(found, key, value, min, max, usize::to_string);
     }
-    let kept = config.updates.keep_count;
-    between(
-        found,
-        "updates.keep_count",
-        kept,
-        1_000,
-        10_000_000,
-        u64::to_string,
-    );
+    for (key, value) in [
+        ("updates.keep_count", config.updates.keep_count),
+        ("checks.steps", checks.steps),
+    ] {
+        between(found, key, value, 1_000, 10_000_000, u64::to_string);
+    }
 }
 
 fn paths(config: &Config, found: &mut Vec<Problem>) {

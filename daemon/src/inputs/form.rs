@@ -20,12 +20,11 @@
 mod check;
 mod format;
 mod json;
-mod number;
 mod pattern;
 
 use std::collections::{HashMap, HashSet};
 
-pub use number::Decimal;
+pub use crate::json::number::Decimal;
 
 /// Longest schema that is read, in bytes.
 pub const MAX_SCHEMA: usize = 128 * 1024;

@@ -353,6 +353,7 @@ fn client_extensions(wanted: &str, era: Era) -> ObjectWriter {
 mod tests {
     use super::{Dialect, Outcome, Request};
     use crate::mcp::protocol::RawJson;
+    use crate::model::rules::ToolRules;
     use crate::model::spec::{
         ClientCapabilities, RetryPolicy, ServerSpec, StdioSpec, Timeouts, TransportSpec,
     };
@@ -374,6 +375,8 @@ mod tests {
             isolation: crate::model::spec::Isolation::default(),
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
+            tools: ToolRules::default(),
+            check_results: false,
         }
     }
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use call::{CallEvent, CallFailure, CallOptions, Repeat, Running};
+pub use patience::Patience;
 pub use pulse::Pulse;
 pub use task::Unfinished;
 
@@ -204,8 +205,10 @@ impl Link {
             let link = Arc::clone(&link);
             link.tasks.clone().spawn(async move {
                 tokio::select! {
-                    error = link.transport.ended() => link.report_lost(error),
+                    // What is closed on purpose is not lost.
+                    biased;
                     () = link.closed.cancelled() => {}
+                    error = link.transport.ended() => link.report_lost(error),
                 }
             });
         }
@@ -288,7 +291,13 @@ impl Link {
         if loss.session_gone() {
             self.session_gone.store(true, Ordering::Relaxed);
         }
-        if loss.error.reason() == Reason::SignInRequired || loss.session_gone() {
+        // Where everything comes on one stream, the link goes with it: a repetition must not find it alive. A process says
+        // more of its end than its output does.
+        let over = loss.cut_off
+            && !self.transport.is_streamable_http()
+            && !self.transport.sees_the_end()
+            && !self.closed.is_cancelled();
+        if over || loss.error.reason() == Reason::SignInRequired || loss.session_gone() {
             self.report_lost(loss.error.clone());
         } else if matches!(
             loss.error.reason(),

@@ -34,6 +34,8 @@ pub struct Settings {
     pub call: Duration,
     /// Pause between two looks at a task whose server suggests none.
     pub task_poll: Duration,
+    /// Whether a call of a tool that is declared read-only or idempotent is made again when its answer was cut off.
+    pub repeat_safe: bool,
     /// Bound on one message of a server, in bytes.
     pub message_bytes: usize,
     /// Most pages of one list.

@@ -4,6 +4,7 @@
 //! [`Secret`](crate::base::Secret) never does.
 
 pub mod question;
+pub mod rules;
 pub mod spec;
 pub mod status;
 pub mod update;

@@ -7,6 +7,7 @@ use url::Url;
 
 use crate::base::{Secret, ServerId};
 use crate::error::{Error, Result};
+use crate::model::rules::ToolRules;
 
 /// How a server is reached and used.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -33,6 +34,12 @@ pub struct ServerSpec {
     /// Bounds on waiting.
     #[serde(default)]
     pub timeouts: Timeouts,
+    /// Which of its tools may be seen and called.
+    #[serde(default)]
+    pub tools: ToolRules,
+    /// Whether structured results are checked against the output schemas of its tools.
+    #[serde(default)]
+    pub check_results: bool,
 }
 
 /// Which apps share a session with a server.

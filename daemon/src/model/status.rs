@@ -172,6 +172,8 @@ pub struct ServerStatus {
     pub prompts: ListStatus,
     /// Tools that are not offered; at most 100 are named.
     pub withheld: Vec<Withheld>,
+    /// How many tools the rules of the registration keep from apps. They are not named.
+    pub not_allowed: u32,
     /// Why the last attempt failed or the last connection ended.
     pub last_failure: Option<Failure>,
     /// When the next attempt starts.

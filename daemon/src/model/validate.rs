@@ -92,6 +92,7 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
             ));
         }
     }
+    spec.tools.check()?;
     check_retry(spec)?;
     check_timeouts(&spec.timeouts)
 }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::base::{Secret, Timestamp};
 use crate::model::question::Mode;
+use crate::model::rules::ToolRules;
 use crate::model::spec::{
     ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts,
     TransportSpec,
@@ -54,6 +55,8 @@ fn record(id: &str) -> ServerRecord {
             isolation: crate::model::spec::Isolation::default(),
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
+            tools: ToolRules::default(),
+            check_results: false,
         },
         connect: true,
         generation: 1,

@@ -4,9 +4,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::number::Decimal;
 use super::pattern::Patterns;
 use super::{Choice, Field, Form, Kind, Number, Problem, Refusal, Text, format, json};
+use crate::json::number::Decimal;
 
 /// Most members that are reported.
 const MAX_PROBLEMS: usize = 256;

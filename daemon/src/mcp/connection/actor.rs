@@ -112,6 +112,7 @@ impl Actor {
         shared: Shared,
     ) -> Self {
         Self {
+            catalog: Arc::new(Catalog::new(record.spec.tools.clone())),
             key: record.key,
             spec: record.spec,
             verdict: record.verdict,
@@ -122,7 +123,6 @@ impl Actor {
             live,
             published: status.clone(),
             status,
-            catalog: Arc::default(),
             subscriptions: shared.subscriptions,
             state: State::Disconnected,
             link: None,
@@ -283,6 +283,7 @@ impl Actor {
                 let wanted = record.connect;
                 let same_link = same_connection(&self.spec, &record.spec);
                 self.spec = record.spec;
+                self.apply_rules();
                 if same_link {
                     self.keep_session().await;
                 }
@@ -291,6 +292,8 @@ impl Actor {
                 } else {
                     self.disconnect().await;
                 }
+                // Whatever came of it, the changed rules are in force now.
+                self.publish().await;
                 let _ = done.send(());
             }
             Command::Rename(key, done) => {

@@ -1,9 +1,9 @@
 //! Calls for apps: rounds of questions, bounds on time, cancellation, and what a lost call means.
 //!
-//! A call runs in its caller's task and is sent again by nobody here.
+//! A call runs in its caller's task and is sent again by nobody here: a failure says whether its caller may.
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -93,6 +93,9 @@ pub enum Repeat {
     WithFreshTools,
     /// The server runs it as a task: wait for that on a new link.
     GoOn(Unfinished),
+    /// Its answer was cut off, and nobody was asked anything. It may have had its effect: only for a call that does no
+    /// harm when it is carried out twice.
+    IfHarmless,
 }
 
 impl From<Error> for CallFailure {
@@ -118,6 +121,8 @@ pub struct Running {
     questions: watch::Sender<usize>,
     /// Status and message of the task that it is, as the app knows them.
     task: Mutex<(String, String)>,
+    /// Somebody was asked something.
+    asked: AtomicBool,
     pub(super) over: CancellationToken,
 }
 
@@ -177,6 +182,7 @@ pub(super) struct Pause(Vec<Arc<Running>>);
 impl Pause {
     pub(super) fn new(calls: Vec<Arc<Running>>) -> Self {
         for call in &calls {
+            call.asked.store(true, Ordering::Relaxed);
             call.questions.send_modify(|open| *open += 1);
         }
         Self(calls)
@@ -195,7 +201,8 @@ impl Drop for Pause {
 impl Link {
     /// Makes a call for an app, through every question of the server, to its result.
     ///
-    /// Dropping the future cancels the call at the server at once and ends its open questions as cancelled.
+    /// Dropping the future cancels the call at the server at once and ends its open questions as cancelled. `patience` is
+    /// the call's, however often it is made.
     ///
     /// # Errors
     /// See [`CallFailure`]. `OUTCOME_UNKNOWN` when the call may have taken effect.
@@ -203,6 +210,7 @@ impl Link {
         self: &Arc<Self>,
         mut request: Request,
         options: &CallOptions,
+        patience: &mut Patience,
     ) -> std::result::Result<RawJson, CallFailure> {
         let _permit = self.admit()?;
         let level = self.raise_log_level(request.log_level);
@@ -211,26 +219,19 @@ impl Link {
             () = options.deadline.elapsed() => return Err(deadline_over().into()),
         }
         let call = self.enter(request.log_level, options);
-        let mut patience = Patience::new(options);
         let fixed = request.params.len();
         let (mut rounds, mut waits) = (0, 0);
         loop {
             let first = rounds == 0 && waits == 0;
             let result = self
-                .round(
-                    &request,
-                    &call.running,
-                    &mut patience,
-                    options.deadline,
-                    first,
-                )
+                .round(&request, &call.running, patience, options.deadline, first)
                 .await?;
             let asked = match self.dialect.decode(&request, result)? {
                 Outcome::Complete(result) => return Ok(result),
                 Outcome::InputRequired(asked) => asked,
                 Outcome::Task(task) => {
                     // Boxed: most calls are none, and need not carry the room for it.
-                    let outcome = self.follow(task, &call.running, &mut patience, options.deadline);
+                    let outcome = self.follow(task, &call.running, patience, options.deadline);
                     return Box::pin(outcome).await;
                 }
             };
@@ -238,7 +239,7 @@ impl Link {
                 // The server only wants to be asked again, for example while the user is elsewhere: not all at once.
                 let pause = AGAIN.0.saturating_mul(1 << waits.min(8)).min(AGAIN.1);
                 let pause = pin!(tokio::time::sleep(pause));
-                self.within(pause, &call.running, &mut patience, options.deadline)
+                self.within(pause, &call.running, patience, options.deadline)
                     .await?;
                 waits += 1;
             } else if rounds == self.max_rounds {
@@ -345,11 +346,13 @@ impl Link {
         match answer {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
-            Err(loss) => Err(self.failure(loss, first)),
+            Err(loss) => Err(self.failure(loss, first, running)),
         }
     }
 
-    fn failure(&self, loss: Loss, first: bool) -> CallFailure {
+    fn failure(&self, loss: Loss, first: bool, running: &Running) -> CallFailure {
+        // Closed, and not because it was lost: whoever did that did not want the call elsewhere.
+        let on_purpose = self.closed.is_cancelled() && !self.lost.is_cancelled();
         self.note_loss(&loss);
         let rpc = loss
             .refusal
@@ -369,8 +372,11 @@ impl Link {
                 .as_ref()
                 .is_some_and(|refusal| refusal.status == 400)
             && rpc.is_some_and(|rpc| rpc.code == code::HEADER_MISMATCH);
+        // A process that ended in a call may have ended of it: it is not given it again.
+        let cut_off = loss.cut_off && !on_purpose && !self.transport.sees_the_end();
         let repeat = if loss.sent == Sent::Maybe {
-            None
+            let untouched = first && !running.asked.load(Ordering::Relaxed);
+            (cut_off && untouched).then_some(Repeat::IfHarmless)
         } else if loss.session_gone() {
             Some(Repeat::OnNewLink)
         } else {
@@ -406,6 +412,7 @@ impl Link {
             events: options.events.clone(),
             questions: watch::Sender::new(0),
             task: Mutex::default(),
+            asked: AtomicBool::new(false),
             over: CancellationToken::new(),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);

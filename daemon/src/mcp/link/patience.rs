@@ -8,7 +8,7 @@ use crate::error::{Error, Reason};
 
 /// How long a call may still take. The clocks run only while the server is expected to work.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub struct Patience {
     call: Duration,
     idle: Duration,
     left: Duration,
@@ -17,7 +17,9 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    pub(super) fn new(options: &CallOptions) -> Self {
+    /// Both clocks, standing still.
+    #[must_use]
+    pub fn new(options: &CallOptions) -> Self {
         let (call, idle) = (options.call_timeout, options.idle_timeout);
         Self {
             call,
@@ -50,16 +52,6 @@ impl Patience {
         if let Some(end) = Clock.now().checked_add(pause) {
             self.idle_since = self.idle_since.max(end);
         }
-    }
-
-    /// What is left of the bound on the call, once its clocks stand still.
-    pub(super) fn left(&self) -> Duration {
-        self.left
-    }
-
-    /// No more than this is left of the bound on the call.
-    pub(super) fn shorten(&mut self, left: Duration) {
-        self.left = self.left.min(left);
     }
 
     fn end(&self) -> Instant {

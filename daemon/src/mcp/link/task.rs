@@ -27,11 +27,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// A task whose link was lost before it had ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unfinished {
-    id: String,
-    /// What is left of the bound on the call.
-    time_left: Duration,
-}
+pub struct Unfinished(String);
 
 /// Cancels the task at the server when nobody waits for it any more (SEP-2663 "Task Cancellation").
 struct Guard {
@@ -155,16 +151,15 @@ impl Link {
     /// As [`Link::call`].
     pub async fn resume(
         self: &Arc<Self>,
-        task: Unfinished,
+        Unfinished(id): Unfinished,
         options: &CallOptions,
+        patience: &mut Patience,
     ) -> std::result::Result<RawJson, CallFailure> {
         let _permit = self.admit()?;
         let call = self.enter(None, options);
-        let mut patience = Patience::new(options);
-        patience.shorten(task.time_left);
         // Nothing is known of it: the first look tells.
-        let task = Task::unknown(task.id);
-        self.follow(task, &call.running, &mut patience, options.deadline)
+        let task = Task::unknown(id);
+        self.follow(task, &call.running, patience, options.deadline)
             .await
     }
 
@@ -186,11 +181,7 @@ impl Link {
         outcome.map_err(|mut failure| {
             if self.is_lost() && failure.error.reason() == Reason::OutcomeUnknown {
                 guard.armed = false;
-                patience.run(false);
-                failure.repeat = Some(Repeat::GoOn(Unfinished {
-                    id,
-                    time_left: patience.left(),
-                }));
+                failure.repeat = Some(Repeat::GoOn(Unfinished(id)));
             }
             failure
         })

@@ -396,6 +396,7 @@ impl Http {
             error: Error::new(Reason::UpstreamUnreachable, message),
             sent,
             refusal: None,
+            cut_off: sent == Sent::Maybe && is_broken(error),
         }
     }
 
@@ -437,6 +438,7 @@ impl Http {
                 session_gone,
                 session_doubtful,
             }),
+            cut_off: false,
         }
     }
 }
@@ -547,6 +549,14 @@ fn excerpt(body: &Bytes) -> String {
         excerpt.push_str("...");
     }
     excerpt
+}
+
+/// Whether the connection broke, as opposed to a body that came and cannot be decoded: that is an answer, and no good one.
+fn is_broken(error: &reqwest::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let mut causes = std::iter::successors(source, |cause| cause.source());
+    let by_hyper = causes.any(<dyn std::error::Error>::is::<hyper::Error>);
+    !error.is_timeout() && (by_hyper || !error.is_decode())
 }
 
 fn root_cause(error: &reqwest::Error) -> String {

@@ -39,6 +39,8 @@ pub struct Loss {
     pub sent: Sent,
     /// The HTTP refusal behind it, if that is what it was.
     pub refusal: Option<Refusal>,
+    /// The way on which the answer was awaited ended or broke; nobody said anything wrong.
+    pub cut_off: bool,
 }
 
 impl Loss {
@@ -49,6 +51,7 @@ impl Loss {
             error,
             sent: Sent::No,
             refusal: None,
+            cut_off: false,
         }
     }
 
@@ -59,6 +62,16 @@ impl Loss {
             error,
             sent: Sent::Maybe,
             refusal: None,
+            cut_off: false,
+        }
+    }
+
+    /// The request left, and then the way ended on which the answer was awaited.
+    #[must_use]
+    pub fn cut_off(error: Error) -> Self {
+        Self {
+            cut_off: true,
+            ..Self::maybe_sent(error)
         }
     }
 

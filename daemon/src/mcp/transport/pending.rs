@@ -110,7 +110,7 @@ impl Pending {
             std::mem::take(&mut table.requests)
         };
         for waiter in waiting.into_values() {
-            waiter.settle(Err(Loss::maybe_sent(error.clone())));
+            waiter.settle(Err(Loss::cut_off(error.clone())));
         }
         self.over.cancel();
     }

@@ -152,6 +152,25 @@ impl Actor {
         soon(interval.max(vouched.mul_f64(4.0 / 3.0)))
     }
 
+    /// Follows the rules of changed settings.
+    pub(super) fn apply_rules(&mut self) {
+        if *self.catalog.rules() == self.spec.tools {
+            return;
+        }
+        let mut catalog = Catalog::clone(&self.catalog);
+        catalog.set_rules(&self.key.id, self.spec.tools.clone());
+        self.note_tools(&catalog);
+        self.catalog = Arc::new(catalog);
+    }
+
+    /// Takes what the status says of the tools from a catalog.
+    fn note_tools(&mut self, catalog: &Catalog) {
+        self.status.tools = catalog.tools.status.clone();
+        self.status.not_allowed = catalog.not_allowed;
+        let named = catalog.withheld.iter().take(MAX_WITHHELD);
+        self.status.withheld = named.cloned().collect();
+    }
+
     pub(super) async fn listed(&mut self, lists: Lists) {
         self.failed_readings = if lists.failed() {
             self.failed_readings.saturating_add(1)
@@ -177,7 +196,7 @@ impl Actor {
                 .filter(|error| first && error.rpc().is_none())
                 .cloned();
             if let Some(pages) = usable(read, &mut catalog.tools.status) {
-                catalog.set_tools(&self.key.id, &pages, mirrored, at);
+                catalog.set_tools(&self.key.id, pages, mirrored, at);
             }
         }
         if let Some(pages) = lists
@@ -198,16 +217,10 @@ impl Actor {
         {
             catalog.set_prompts(&pages, at);
         }
-        self.status.tools = catalog.tools.status.clone();
+        self.note_tools(&catalog);
         self.status.resources = catalog.resources.status.clone();
         self.status.resource_templates = catalog.resource_templates.status.clone();
         self.status.prompts = catalog.prompts.status.clone();
-        self.status.withheld = catalog
-            .withheld
-            .iter()
-            .take(MAX_WITHHELD)
-            .cloned()
-            .collect();
         self.catalog = Arc::new(catalog);
         if are_all && self.next_refresh.is_some() {
             self.next_refresh = self.refresh_time();

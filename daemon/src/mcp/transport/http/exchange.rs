@@ -172,7 +172,7 @@ impl HttpExchange {
                 continue;
             }
             let Some(stream) = &mut self.stream else {
-                return Err(self.ended("it has no result"));
+                return Err(self.no_answer("it has no result"));
             };
             match stream.next().await {
                 Ok(message) => {
@@ -234,6 +234,13 @@ impl HttpExchange {
     }
 
     fn ended(&self, why: &str) -> Loss {
+        Loss {
+            cut_off: true,
+            ..self.no_answer(why)
+        }
+    }
+
+    fn no_answer(&self, why: &str) -> Loss {
         Loss::maybe_sent(Error::new(
             Reason::OutcomeUnknown,
             format!("{} gave no complete answer: {why}", self.http.shown),

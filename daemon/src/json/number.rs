@@ -62,6 +62,19 @@ impl Decimal {
             || self.digits.is_empty()
     }
 
+    /// Whether a 64-bit integer or a double holds it, so that it is what was meant when it is read as one. A double holds
+    /// what it is written as in the fewest digits.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let text = &self.text;
+        if text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok() {
+            return true;
+        }
+        let double = text.parse().ok().filter(|double: &f64| double.is_finite());
+        let shortest = double.and_then(|double| Self::parse(&format!("{double:e}")));
+        shortest.is_some_and(|shortest| self.compare(&shortest).is_eq())
+    }
+
     /// Compares the values; `1` and `1.0` are equal here, and are not for `==`.
     #[must_use]
     pub fn compare(&self, other: &Self) -> Ordering {
@@ -82,7 +95,8 @@ impl Decimal {
     }
 
     /// As a count: none if it is negative or has a fraction, the largest count if it is larger.
-    pub(super) fn count(&self) -> Option<u32> {
+    #[must_use]
+    pub fn count(&self) -> Option<u32> {
         if self.negative || !self.is_integer() {
             return None;
         }
@@ -194,6 +208,40 @@ mod tests {
     }
 
     #[test]
+    fn what_a_double_holds_is_told_from_what_it_rounds() {
+        for text in [
+            "0",
+            "-0",
+            "1.0",
+            "1.50",
+            "0.1",
+            "0.30000000000000004",
+            "9007199254740993",
+            "18446744073709551615",
+            "-9223372036854775808",
+            "1e22",
+            "1e300",
+            "100000000000000000000",
+            "1.7976931348623157e308",
+            "5e-324",
+        ] {
+            assert!(decimal(text).is_held(), "{text}");
+        }
+        for text in [
+            "18446744073709551616",
+            "-9223372036854775809",
+            "1e400",
+            "-1e400",
+            "1e-400",
+            "9007199254740993.0",
+            "0.1000000000000000055511151231257827",
+            "123456789012345678901234567890",
+        ] {
+            assert!(!decimal(text).is_held(), "{text}");
+        }
+    }
+
+    #[test]
     fn counts_are_cut_to_32_bits() {
         for (text, count) in [
             ("0", Some(0)),
@@ -217,7 +265,7 @@ mod tests {
                 .is_ok_and(|json| json.get() == text && text.starts_with(|c: char| c == '-' || c.is_ascii_digit())));
             if let Some(number) = read {
                 assert!(number.compare(&number).is_eq());
-                number.count();
+                let _ = number.count();
             }
         }
 
