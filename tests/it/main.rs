@@ -30,5 +30,6 @@ mod servers;
 mod sessions;
 mod streams;
 mod subscriptions;
+mod survey;
 mod transports;
 mod updates;

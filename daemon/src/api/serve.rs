@@ -29,6 +29,7 @@ use super::context::RequestContext;
 use super::meter::{Meter, Metered};
 use super::peer::caller_of;
 use super::status::refused_by_library;
+use crate::base::load::{Counted, Gauge};
 use crate::base::{Caller, Clock};
 use crate::error::{Error, Reason, Result};
 
@@ -67,7 +68,7 @@ pub struct ServeOptions {
 /// elsewhere (GOAWAY), lets running RPCs finish for `options.drain`, and drops the rest. Streams of health and
 /// reflection end at once. Long streams of other services should watch the same token.
 ///
-/// Every task is spawned on `tracker`; when this function returns, no connection is left. Dropping the future stops
+/// Every task is spawned on `tracker` and every RPC is counted in `rpcs`; when this function returns, no connection is left. Dropping the future stops
 /// accepting, but leaves open connections to end with `shutdown`.
 ///
 /// # Errors
@@ -78,6 +79,7 @@ pub async fn serve(
     options: ServeOptions,
     shutdown: CancellationToken,
     tracker: TaskTracker,
+    rpcs: Gauge,
 ) -> Result<()> {
     let total = u32::try_from(options.connections)
         .ok()
@@ -91,6 +93,7 @@ pub async fn serve(
         shutdown: shutdown.clone(),
         kill: kill.clone(),
         tracker,
+        rpcs,
         message_bytes: options.message_bytes,
         meter: Meter::new(options.message_bytes.saturating_mul(16), "the daemon"),
     };
@@ -181,6 +184,7 @@ struct Acceptor {
     shutdown: CancellationToken,
     kill: CancellationToken,
     tracker: TaskTracker,
+    rpcs: Gauge,
     message_bytes: usize,
     meter: Meter,
 }
@@ -201,6 +205,7 @@ impl Acceptor {
                 self.meter.clone(),
             ],
             caller,
+            rpcs: self.rpcs.clone(),
             shutdown: self.shutdown.clone(),
         };
         let connection = self.http.serve_connection(TokioIo::new(stream), edge);
@@ -237,6 +242,7 @@ struct Edge {
     routes: Routes,
     meters: [Meter; 2],
     caller: Caller,
+    rpcs: Gauge,
     shutdown: CancellationToken,
 }
 
@@ -259,6 +265,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             span,
             started: Clock.now(),
             ended: false,
+            _counted: self.rpcs.enter(),
         };
         let work = match context {
             Ok(context) => {
@@ -405,6 +412,7 @@ struct Watch {
     span: Span,
     started: Instant,
     ended: bool,
+    _counted: Counted,
 }
 
 impl Watch {

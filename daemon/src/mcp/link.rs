@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 pub use call::{CallEvent, CallFailure, CallOptions, Repeat, Running};
 pub use pulse::Pulse;
 
+use crate::base::load::{Counted, Gauge, Load};
 use crate::base::{CallId, Clock, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
@@ -112,6 +113,8 @@ pub struct LinkParts {
     pub max_rounds: usize,
     /// Bound on requests of the daemon's own, such as pings.
     pub request_timeout: Duration,
+    /// Counts the link and its calls.
+    pub load: Load,
 }
 
 /// A live link. Ends with [`Link::close`].
@@ -144,6 +147,8 @@ pub struct Link {
     has_news: Notify,
     lost: CancellationToken,
     cause: OnceLock<Error>,
+    calls_made: Gauge,
+    _counted: Counted,
 }
 
 impl Link {
@@ -173,6 +178,8 @@ impl Link {
             has_news: Notify::new(),
             lost: CancellationToken::new(),
             cause: OnceLock::new(),
+            calls_made: parts.load.calls,
+            _counted: parts.load.links.enter(),
         });
         link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
         if link.peer.has_flag("resources", "subscribe") {

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::patience::Patience;
 use super::{Link, closed_error};
+use crate::base::load::Counted;
 use crate::base::{CallId, Deadline, ElicitationId};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::era::{InputRequired, Outcome, Request};
@@ -105,6 +106,7 @@ pub struct Running {
     /// Questions that are open: while there are any, the server's time does not run.
     questions: watch::Sender<usize>,
     pub(super) over: CancellationToken,
+    _counted: Counted,
 }
 
 impl Running {
@@ -370,6 +372,7 @@ impl Link {
             events: options.events.clone(),
             questions: watch::Sender::new(0),
             over: CancellationToken::new(),
+            _counted: self.calls_made.enter(),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         calls.insert(options.call_id.clone(), Arc::clone(&running));
