@@ -14,6 +14,7 @@ use super::{Link, closed_error};
 use crate::base::load::Counted;
 use crate::base::{CallId, Deadline, ElicitationId};
 use crate::error::{Error, Reason, Result};
+use crate::mcp::asker::Unanswered;
 use crate::mcp::era::{InputRequired, Outcome, Request};
 use crate::mcp::protocol::{Message, ObjectWriter, RawJson, code, method};
 use crate::mcp::transport::{Loss, Sent};
@@ -434,17 +435,18 @@ impl Link {
             let outcome = self
                 .answer(&one.method, &one.params, Some(Arc::clone(call)))
                 .await;
-            outcome
-                .map(|answer| (one.key.as_str(), answer))
-                .map_err(|rpc| {
-                    Error::new(
+            outcome.map(|answer| (one.key.as_str(), answer)).map_err(
+                |unanswered| match unanswered {
+                    Unanswered::Refused(rpc) => Error::new(
                         Reason::NotSupported,
                         format!(
                             "the server asked for `{}`, which it may not: {}",
                             one.method, rpc.message
                         ),
-                    )
-                })
+                    ),
+                    Unanswered::Failed(error) => error,
+                },
+            )
         });
         let waiting = futures_util::future::try_join_all(answers);
         let answers = tokio::select! {
