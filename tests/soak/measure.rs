@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use mcp_sidecar_tests::daemon::TestDaemon;
-use mcp_sidecar_tests::process::{children, resident};
+use mcp_sidecar_tests::process::{anonymous, children, resident};
 use tokio_util::sync::CancellationToken;
 
 use crate::ledger::Ledger;
@@ -16,6 +16,8 @@ pub(crate) struct Sample {
     pub(crate) at: Duration,
     /// Resident memory, in KiB.
     pub(crate) rss: u64,
+    /// That part of it which is no file's, in KiB.
+    pub(crate) anonymous: u64,
     /// Open descriptors.
     pub(crate) fds: usize,
     /// Threads.
@@ -38,6 +40,7 @@ impl Sample {
         Self {
             at: since.elapsed(),
             rss: resident(pid).0 >> 10,
+            anonymous: anonymous(pid) >> 10,
             fds: entries("fd"),
             threads: entries("task"),
             children: (children(pid, false).len(), children(pid, true).len()),
@@ -53,9 +56,10 @@ impl Sample {
     /// The head of the table.
     pub(crate) fn head() {
         println!(
-            "{:>6} {:>9} {:>5} {:>7} {:>8} {:>7} {:>5} {:>5} {:>5} {:>7} {:>5} {:>6} {:>9}",
+            "{:>6} {:>9} {:>9} {:>5} {:>7} {:>8} {:>7} {:>5} {:>5} {:>5} {:>7} {:>5} {:>6} {:>9}",
             "t/s",
             "RSS/KiB",
+            "anon/KiB",
             "fds",
             "threads",
             "children",
@@ -73,9 +77,10 @@ impl Sample {
     /// A row of the table.
     pub(crate) fn row(&self, ledger: &Ledger) {
         println!(
-            "{:>6} {:>9} {:>5} {:>7} {:>8} {:>7} {:>5} {:>5} {:>5} {:>7} {:>5} {:>6} {:>9}",
+            "{:>6} {:>9} {:>9} {:>5} {:>7} {:>8} {:>7} {:>5} {:>5} {:>5} {:>7} {:>5} {:>6} {:>9}",
             self.at.as_secs(),
             self.rss,
+            self.anonymous,
             self.fds,
             self.threads,
             self.children.0,

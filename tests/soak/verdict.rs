@@ -187,7 +187,8 @@ fn peak(evidence: &Evidence, of: impl Fn(&Sample) -> usize) -> usize {
 
 fn memory(verdict: &mut Verdict, evidence: &Evidence) {
     let mark = Duration::from_mins(1).min(evidence.duration / 3);
-    let span = mark / 4;
+    // One moment says little: big messages come and go.
+    let span = mark.min(evidence.duration / 4);
     let first = mean_rss(evidence.samples, mark, mark + span);
     let last = mean_rss(
         evidence.samples,
@@ -196,8 +197,11 @@ fn memory(verdict: &mut Verdict, evidence: &Evidence) {
     );
     let limit = first + first * GROWTH / 100;
     println!(
-        "memory: {} KiB before, {first} KiB after {mark:?}, {last} KiB at the end of the load, {} KiB at rest",
-        evidence.before.rss, evidence.after.rss
+        "memory: {} KiB before, {first} KiB after {mark:?}, {last} KiB at the end of the load, {} KiB at rest ({} KiB and {} KiB of it anonymous)",
+        evidence.before.rss,
+        evidence.after.rss,
+        evidence.before.anonymous,
+        evidence.after.anonymous
     );
     for (when, level) in [
         ("at the end of the load", last),
