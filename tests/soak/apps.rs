@@ -183,14 +183,13 @@ impl Call<'_> {
             }
             return;
         }
-        match tokio::time::timeout(bound, work).await {
-            Ok(outcome) => self.settle(ticket, outcome, &arguments, deadline),
-            Err(_) => {
-                let server = &self.server.id;
-                ticket.wrong(&format!(
-                    "no end within {bound:?} at {server} (streamed: {streamed})"
-                ));
-            }
+        if let Ok(outcome) = tokio::time::timeout(bound, work).await {
+            self.settle(ticket, outcome, &arguments, deadline);
+        } else {
+            let server = &self.server.id;
+            ticket.wrong(&format!(
+                "no end within {bound:?} at {server} (streamed: {streamed})"
+            ));
         }
     }
 
@@ -309,7 +308,7 @@ fn answered(id: u64, text: &str) -> Result<(), String> {
     let given = &told["given"];
     let good = told["id"] == id
         && match given["action"].as_str() {
-            Some("accept") => given["content"]["name"] == id.to_string(),
+            Some("accept") => given["content"]["name"].as_str() == Some(&*id.to_string()),
             Some("decline" | "cancel") => true,
             _ => false,
         };

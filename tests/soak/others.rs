@@ -1,6 +1,6 @@
 //! The apps that do not call: they follow, answer, add and remove.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,8 +24,8 @@ pub(crate) struct Seen {
     pub(crate) since: u64,
     /// Revisions of the changes, in order.
     pub(crate) revisions: Vec<u64>,
-    /// What exists, by kind and id.
-    pub(crate) exists: BTreeMap<(bool, String), ()>,
+    /// What exists: whether it is a server, and its id.
+    pub(crate) exists: BTreeSet<(bool, String)>,
 }
 
 /// Reads updates until `stop` has been cancelled and `head` was read; a reader that resumes leaves again and again, or
@@ -100,7 +100,7 @@ fn take(world: &World, number: usize, seen: &mut Seen, response: &v1::StreamUpda
     if matches!(response.event, Some(Event::Delete(_))) {
         seen.exists.remove(&key);
     } else {
-        seen.exists.insert(key, ());
+        seen.exists.insert(key);
     }
     if response.resume_token.is_empty() {
         return;

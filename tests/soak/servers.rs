@@ -279,7 +279,7 @@ async fn answer(mood: &Arc<Mood>, ledger: &Ledger, modern: bool, seen: Seen) -> 
         return broken(mood.fresh());
     }
     if calls {
-        work(mood, modern, id, seen)
+        work(mood, modern, id, &seen)
     } else {
         Reply::Default
     }
@@ -311,7 +311,7 @@ pub(crate) fn expected(act: &str, arguments: &str) -> String {
     }
 }
 
-fn work(mood: &Arc<Mood>, modern: bool, id: u64, seen: Seen) -> Reply {
+fn work(mood: &Arc<Mood>, modern: bool, id: u64, seen: &Seen) -> Reply {
     let arguments = seen.arguments();
     let params = seen.params();
     let act = params["arguments"]["act"].as_str().unwrap_or_default();

@@ -192,7 +192,7 @@ fn memory(verdict: &mut Verdict, evidence: &Evidence) {
     let first = mean_rss(evidence.samples, mark, mark + span);
     let last = mean_rss(
         evidence.samples,
-        evidence.duration - span,
+        evidence.duration.saturating_sub(span),
         evidence.duration,
     );
     let limit = first + first * GROWTH / 100;
@@ -242,7 +242,7 @@ fn updates(verdict: &mut Verdict, evidence: &Evidence) {
         ),
     );
     let open = evidence.seen.iter().map(|seen| {
-        let servers = seen.exists.keys().filter(|(is_server, _)| *is_server);
+        let servers = seen.exists.iter().filter(|(is_server, _)| *is_server);
         servers.count()
     });
     let open: usize = open.sum();
