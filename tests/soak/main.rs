@@ -162,6 +162,7 @@ async fn run(options: &Options) -> Verdict {
         }
     );
     let load_ended = begun.elapsed();
+    let idle = idle(&world, &daemon, begun).await;
     drop_servers(&world).await;
     let (seen, head) = end_of_updates(&world, readers).await;
     let after = rest(&daemon, &before, begun).await;
@@ -181,6 +182,8 @@ async fn run(options: &Options) -> Verdict {
         samples: &samples,
         before: &before,
         after: &after,
+        idle: &idle,
+        listening: listening(&world),
         marked_processes: left,
         seen: &seen,
         head,
@@ -301,6 +304,30 @@ async fn join(world: &World, tasks: &mut JoinSet<()>) {
         if let Err(error) = ended {
             world.ledger.fail(format!("a task of the soak: {error}"));
         }
+    }
+}
+
+/// Requests that may wait while nobody calls: every modern server on a shared channel is listened to.
+fn listening(world: &World) -> u64 {
+    let modern = world.servers.iter().filter(|server| {
+        let shared = matches!(
+            server.way,
+            servers::Way::Child | servers::Way::Program | servers::Way::SocketLines
+        );
+        shared && server.version == mcp_sidecar_tests::fake::MODERN
+    });
+    modern.count() as u64
+}
+
+/// Waits until nothing of the calls is left while the servers are still there; a leftover would end with its link.
+async fn idle(world: &World, daemon: &TestDaemon, begun: Instant) -> Sample {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let sample = Sample::take(daemon, begun).await;
+        if verdict::is_idle(&sample, listening(world)) || Instant::now() > end {
+            return sample;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

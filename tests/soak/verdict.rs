@@ -9,6 +9,9 @@ use crate::others::Seen;
 /// How much memory may grow after the first minute, in percent.
 const GROWTH: u64 = 10;
 
+/// A shorter load says nothing about memory: caches and the log's tail are filling.
+const SHORTEST: Duration = Duration::from_mins(2);
+
 /// Everything that is known at the end.
 pub(crate) struct Evidence<'a> {
     /// The calls.
@@ -19,6 +22,10 @@ pub(crate) struct Evidence<'a> {
     pub(crate) samples: &'a [Sample],
     /// The daemon before.
     pub(crate) before: &'a Sample,
+    /// The daemon without calls, with its servers.
+    pub(crate) idle: &'a Sample,
+    /// Requests with which it listens to them, at most.
+    pub(crate) listening: u64,
     /// The daemon at rest.
     pub(crate) after: &'a Sample,
     /// Processes with the daemon's marker that are left.
@@ -72,10 +79,28 @@ pub(crate) fn at_rest(before: &Sample, now: &Sample) -> bool {
         && now.children.1 == 0
 }
 
+/// Whether nothing of the calls is left, while the servers are still connected.
+pub(crate) fn is_idle(now: &Sample, listening: u64) -> bool {
+    ["calls", "questions"]
+        .iter()
+        .all(|name| now.count(name) == 0)
+        && now.count("waiting") <= listening
+}
+
 /// Judges a run.
 pub(crate) fn judge(evidence: &Evidence) -> Verdict {
     let mut verdict = Verdict::default();
     calls(&mut verdict, evidence.ledger);
+    let (idle, listening) = (evidence.idle, evidence.listening);
+    verdict.say(
+        is_idle(idle, listening),
+        format!(
+            "with its servers and without calls: calls {}, questions {}, waiting {} (at most {listening} to listen)",
+            idle.count("calls"),
+            idle.count("questions"),
+            idle.count("waiting")
+        ),
+    );
     leftovers(&mut verdict, evidence);
     memory(&mut verdict, evidence);
     updates(&mut verdict, evidence);
@@ -203,6 +228,10 @@ fn memory(verdict: &mut Verdict, evidence: &Evidence) {
         evidence.before.anonymous,
         evidence.after.anonymous
     );
+    if evidence.duration < SHORTEST {
+        println!("memory is still finding its level: it is judged from {SHORTEST:?} of load on");
+        return;
+    }
     for (when, level) in [
         ("at the end of the load", last),
         ("at rest", evidence.after.rss),
