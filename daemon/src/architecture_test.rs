@@ -18,7 +18,13 @@ const PARTS: &[Part] = &[
     Part("main", &[&["cli"]]),
     Part(
         "cli",
-        &[&["Daemon", "config", "processes::guard", "telemetry"]],
+        &[&[
+            "Daemon",
+            "Survey",
+            "config",
+            "processes::guard",
+            "telemetry",
+        ]],
     ),
     Part(
         "lib",

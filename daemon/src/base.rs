@@ -2,6 +2,8 @@
 //!
 //! Knows no other part, no protobuf and no I/O.
 
+pub mod load;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use mcp_sidecard::Daemon;
 use mcp_sidecard::config::{Config, Environment, Sources};
 use mcp_sidecard::processes::guard;
+use mcp_sidecard::{Daemon, Survey};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -106,13 +106,17 @@ fn serve(config: Config) -> Result<()> {
     runtime.block_on(async {
         let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
         let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
+        let user = signal(SignalKind::user_defined1()).context("SIGUSR1 cannot be watched")?;
         let shutdown = CancellationToken::new();
         let daemon = Daemon::build(config).await?;
+        let survey = daemon.survey();
         let running = daemon.run(shutdown.clone());
         let mut running = std::pin::pin!(running);
         let mut signals = Signals {
             terminate,
             interrupt,
+            user,
+            survey,
         };
         tokio::select! {
             ended = &mut running => return Ok(ended?),
@@ -129,13 +133,19 @@ fn serve(config: Config) -> Result<()> {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    user: Signal,
+    survey: Survey,
 }
 
 impl Signals {
+    /// The next signal to stop. One to report is obeyed on the way.
     async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.user.recv() => self.survey.log(),
+            }
         }
     }
 }

@@ -321,6 +321,12 @@ impl Inputs {
             .await
     }
 
+    /// How many questions wait for their answers.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.0.waiting().entries.len()
+    }
+
     /// Refuses further questions, ends the pending ones as void, and waits until that is committed. Call it before the
     /// store is closed.
     pub async fn close(&self) {

@@ -32,6 +32,7 @@ use tonic::service::Routes;
 
 use crate::api::socket::{self, Bound};
 use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
+use crate::base::load::Load;
 use crate::calls::Calls;
 use crate::catalog::output::{CheckLimits, Checker};
 use crate::config::Config;
@@ -62,6 +63,32 @@ pub struct Daemon {
     inputs: Inputs,
     registry: Registry,
     keeper: Arc<Keeper>,
+    load: Load,
+}
+
+/// What a daemon has under way, on demand. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    load: Load,
+    inputs: Inputs,
+    registry: Registry,
+}
+
+impl Survey {
+    /// Writes one line to the log. All but the servers, their links and the tasks come to rest with the apps.
+    pub fn log(&self) {
+        let runtime = tokio::runtime::Handle::current().metrics();
+        tracing::info!(
+            servers = self.registry.count(),
+            links = self.load.links.count(),
+            rpcs = self.load.rpcs.count(),
+            calls = self.load.calls.count(),
+            waiting = self.load.waiting.count(),
+            questions = self.inputs.waiting(),
+            tasks = runtime.num_alive_tasks(),
+            "survey"
+        );
+    }
 }
 
 impl Daemon {
@@ -97,6 +124,7 @@ impl Daemon {
                 max_pending_per_server: config.questions.max_pending_per_server,
             },
         );
+        let load = Load::default();
         let settings = Arc::new(settings(&config));
         let dialer = Dialer {
             client,
@@ -105,6 +133,7 @@ impl Daemon {
             settings: Arc::clone(&settings),
             keeper: Arc::clone(&keeper),
             tasks: tracker.clone(),
+            load: load.clone(),
         };
         let registry = Registry::start(records, store.clone(), dialer, config.limits.servers);
         let shared = Shared {
@@ -134,7 +163,18 @@ impl Daemon {
             inputs,
             registry,
             keeper,
+            load,
         })
+    }
+
+    /// Tells what is under way while the daemon runs.
+    #[must_use]
+    pub fn survey(&self) -> Survey {
+        Survey {
+            load: self.load.clone(),
+            inputs: self.inputs.clone(),
+            registry: self.registry.clone(),
+        }
     }
 
     /// Serves until `shutdown` is cancelled, then drains: health says NOT_SERVING, running RPCs may finish, connections
@@ -157,6 +197,7 @@ impl Daemon {
             options,
             self.draining.clone(),
             self.tracker.clone(),
+            self.load.rpcs.clone(),
         );
         self.health.serving().await;
         systemd::watchdog(&self.tracker, end.clone());

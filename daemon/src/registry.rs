@@ -117,6 +117,17 @@ impl Registry {
         registry
     }
 
+    /// How many servers are registered, over all namespaces.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let servers = self
+            .0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        servers.values().map(BTreeMap::len).sum()
+    }
+
     /// Ends every connection, all at the same time, and leaves sessions for the next start; returns when everything of
     /// them is gone.
     pub async fn stop(&self) {
@@ -322,14 +333,7 @@ impl Registry {
         spec: ServerSpec,
         connect: bool,
     ) -> Result<(Server, Outcome, Option<Ack>)> {
-        let count: usize = {
-            let servers = self
-                .0
-                .servers
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
-            servers.values().map(BTreeMap::len).sum()
-        };
+        let count = self.count();
         if count >= self.0.limit {
             return Err(too_many(count));
         }

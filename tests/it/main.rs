@@ -34,6 +34,7 @@ mod servers;
 mod sessions;
 mod streams;
 mod subscriptions;
+mod survey;
 mod tasks;
 mod transports;
 mod updates;

@@ -428,6 +428,24 @@ async fn a_question_without_an_answer_expires() {
 }
 
 #[tokio::test]
+async fn a_question_too_many_says_so_and_not_that_it_is_forbidden() {
+    let daemon = TestDaemon::builder()
+        .set("questions.max_pending_per_server", 1)
+        .start()
+        .await;
+    let app = daemon.clients().await;
+    let fake = asking(Way::Result).await;
+    add(&app, &fake).await;
+    let mut updates = app.updates("").await;
+    let first = start_call(&app, "s");
+    let question = updates.pending().await;
+    let second = app.call_tool("s", "ask", "{}").await;
+    ErrorFacts::expect(second, Code::ResourceExhausted, "TOO_MANY");
+    app.accept(&question.id, r#"{"name":"Ada"}"#).await.unwrap();
+    assert_eq!(result_of(first).await["action"], "accept");
+}
+
+#[tokio::test]
 async fn a_lost_server_voids_its_question() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -397,6 +398,31 @@ impl TestDaemon {
             self.terminate().await;
         }
         self.spawn().await;
+    }
+
+    /// Asks the daemon what it has under way, by signal: the counts of the line in its log, by name.
+    pub async fn survey(&self) -> BTreeMap<String, u64> {
+        let path = self.prepared.log_path();
+        let before = std::fs::metadata(&path).map_or(0, |file| file.len());
+        let process = self.process.as_ref().expect("the daemon runs");
+        process.signal(Signal::USR1);
+        let line = eventually("the survey in the log", START_BOUND, async || {
+            let mut file = File::open(&path).ok()?;
+            file.seek(SeekFrom::Start(before)).ok()?;
+            let mut added = Vec::new();
+            file.read_to_end(&mut added).ok()?;
+            let added = String::from_utf8_lossy(&added);
+            let (_, after) = added.split_once(" survey ")?;
+            // The line may not be complete yet.
+            let (line, _) = after.split_once('\n')?;
+            Some(line.to_owned())
+        });
+        let line = line.await;
+        let counts = line.split(' ').filter_map(|field| {
+            let (name, count) = field.split_once('=')?;
+            Some((name.to_owned(), count.parse().ok()?))
+        });
+        counts.collect()
     }
 
     /// Waits until the log holds a text.

@@ -94,15 +94,24 @@ pub fn children(parent: i32, ended: bool) -> Vec<i32> {
 
 /// Resident memory of a process in bytes: now, and at most so far.
 pub fn resident(pid: i32) -> (u64, u64) {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a running process");
-    let kilobytes = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let number = line.and_then(|line| line.split_ascii_whitespace().next());
-        number
-            .and_then(|number| number.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    (kilobytes("VmRSS:") << 10, kilobytes("VmHWM:") << 10)
+    let status = status(pid);
+    (bytes_of(&status, "VmRSS:"), bytes_of(&status, "VmHWM:"))
+}
+
+/// Resident memory of a process in bytes without the pages of files, such as the program's own.
+pub fn anonymous(pid: i32) -> u64 {
+    bytes_of(&status(pid), "RssAnon:")
+}
+
+fn status(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a running process")
+}
+
+fn bytes_of(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_ascii_whitespace().next());
+    let kilobytes = number.and_then(|number| number.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) << 10
 }
 
 fn processes(wanted: impl Fn(i32) -> bool) -> Vec<i32> {

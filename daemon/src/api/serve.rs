@@ -28,6 +28,7 @@ use super::meter::{Meter, Metered};
 use super::peer::caller_of;
 use super::slots::{Slot, Slots};
 use super::status::refused_by_library;
+use crate::base::load::{Counted, Gauge};
 use crate::base::{AppConnection, Caller, Clock};
 use crate::error::{Error, Reason, Result};
 
@@ -68,7 +69,7 @@ pub struct ServeOptions {
 /// elsewhere (GOAWAY), lets running RPCs finish for `options.drain`, and drops the rest. Streams of health and
 /// reflection end at once. Long streams of other services should watch the same token.
 ///
-/// Every task is spawned on `tracker`; when this function returns, no connection is left. Dropping the future stops
+/// Every task is spawned on `tracker` and every RPC is counted in `rpcs`; when this function returns, no connection is left. Dropping the future stops
 /// accepting, but leaves open connections to end with `shutdown`.
 ///
 /// # Errors
@@ -79,6 +80,7 @@ pub async fn serve(
     options: ServeOptions,
     shutdown: CancellationToken,
     tracker: TaskTracker,
+    rpcs: Gauge,
 ) -> Result<()> {
     let mut slots = Slots::new(options.connections, options.connections_per_user)?;
     let kill = CancellationToken::new();
@@ -88,6 +90,7 @@ pub async fn serve(
         shutdown: shutdown.clone(),
         kill: kill.clone(),
         tracker,
+        rpcs,
         message_bytes: options.message_bytes,
         meter: Meter::new(options.message_bytes.saturating_mul(16), "the daemon"),
     };
@@ -166,6 +169,7 @@ struct Acceptor {
     shutdown: CancellationToken,
     kill: CancellationToken,
     tracker: TaskTracker,
+    rpcs: Gauge,
     message_bytes: usize,
     meter: Meter,
 }
@@ -180,6 +184,7 @@ impl Acceptor {
                 self.meter.clone(),
             ],
             app: AppConnection::new(caller, ended.clone()),
+            rpcs: self.rpcs.clone(),
             shutdown: self.shutdown.clone(),
         };
         let connection = self.http.serve_connection(TokioIo::new(stream), edge);
@@ -217,6 +222,7 @@ struct Edge {
     routes: Routes,
     meters: [Meter; 2],
     app: AppConnection,
+    rpcs: Gauge,
     shutdown: CancellationToken,
 }
 
@@ -239,6 +245,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             span,
             started: Clock.now(),
             ended: false,
+            _counted: self.rpcs.enter(),
         };
         let work = match context {
             Ok(context) => {
@@ -385,6 +392,7 @@ struct Watch {
     span: Span,
     started: Instant,
     ended: bool,
+    _counted: Counted,
 }
 
 impl Watch {

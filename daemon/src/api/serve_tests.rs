@@ -25,6 +25,7 @@ use tonic_types::StatusExt;
 use super::{ServeOptions, serve};
 use crate::api::socket::bind_at;
 use crate::api::{Health, RequestContext, bounded, infrastructure};
+use crate::base::load::Gauge;
 use crate::error::{Error, Result as DomainResult};
 
 type Updates = Pin<Box<dyn Stream<Item = Result<v1::StreamUpdatesResponse, Status>> + Send>>;
@@ -75,6 +76,7 @@ impl Running {
             options,
             shutdown.clone(),
             tracker.clone(),
+            Gauge::default(),
         );
         let served = tracker.spawn(serving);
         Self {
@@ -379,6 +381,7 @@ async fn the_number_of_connections_has_bounds() {
         options,
         CancellationToken::new(),
         TaskTracker::new(),
+        Gauge::default(),
     )
     .await;
     assert_eq!(

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use url::Url;
 
 use crate::base::ServerKey;
-use crate::error::RpcError;
+use crate::error::{Error, RpcError};
 use crate::inputs::{Inputs, NewQuestion, Ticket};
 use crate::mcp::link::Running;
 use crate::mcp::protocol::{ObjectWriter, RawJson, code, method};
@@ -22,6 +22,30 @@ pub struct Asker {
     name: Arc<str>,
     capabilities: ClientCapabilities,
     roots: Arc<[Root]>,
+}
+
+/// Why a request of a server got no answer.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Unanswered {
+    /// The server may not ask for that.
+    Refused(RpcError),
+    /// It may, and nobody can be asked now.
+    Failed(Error),
+}
+
+impl Unanswered {
+    /// What a server is told that waits for a response.
+    #[must_use]
+    pub fn into_rpc(self) -> RpcError {
+        match self {
+            Self::Refused(rpc) => rpc,
+            Self::Failed(error) => RpcError {
+                code: code::INTERNAL,
+                message: error.message().to_owned(),
+                data: None,
+            },
+        }
+    }
 }
 
 impl Asker {
@@ -45,14 +69,14 @@ impl Asker {
     /// Answers what needs no human.
     ///
     /// # Errors
-    /// -32601 for what was not advertised.
-    pub fn answer_without_asking(&self, method: &str) -> Result<RawJson, RpcError> {
+    /// Refused with -32601 for what was not advertised.
+    pub fn answer_without_asking(&self, method: &str) -> Result<RawJson, Unanswered> {
         if method != method::ROOTS_LIST || self.roots.is_empty() {
-            return Err(RpcError {
+            return Err(Unanswered::Refused(RpcError {
                 code: code::METHOD_NOT_FOUND,
                 message: format!("`{method}` is not supported by this client"),
                 data: None,
-            });
+            }));
         }
         let roots = self.roots.iter().map(|root| {
             let mut object = ObjectWriter::new();
@@ -73,13 +97,20 @@ impl Asker {
     /// Puts an elicitation on the queue.
     ///
     /// # Errors
-    /// -32602 for a malformed request or a mode that was not advertised; -32603 when the queue does not take it.
-    pub async fn ask(&self, params: &RawJson, call: Option<&Running>) -> Result<Ticket, RpcError> {
+    /// Refused with -32602 for a malformed request or a mode that was not advertised; failed with the reason of the queue
+    /// when it does not take the question.
+    pub async fn ask(
+        &self,
+        params: &RawJson,
+        call: Option<&Running>,
+    ) -> Result<Ticket, Unanswered> {
         let text = |name: &str| params.get(name).and_then(|value| value.read::<String>());
-        let refused = |message: &str| RpcError {
-            code: code::INVALID_PARAMS,
-            message: message.to_owned(),
-            data: None,
+        let refused = |message: &str| {
+            Unanswered::Refused(RpcError {
+                code: code::INVALID_PARAMS,
+                message: message.to_owned(),
+                data: None,
+            })
         };
         let mode = match text("mode").as_deref() {
             None | Some("form") => Mode::Form,
@@ -122,11 +153,7 @@ impl Asker {
             request: params.as_str().to_owned(),
             expiry: None,
         };
-        self.inputs.ask(question).await.map_err(|error| RpcError {
-            code: code::INTERNAL,
-            message: error.message().to_owned(),
-            data: None,
-        })
+        self.inputs.ask(question).await.map_err(Unanswered::Failed)
     }
 
     /// Writes an answer as an `ElicitResult`.

@@ -24,6 +24,7 @@ pub use patience::Patience;
 pub use pulse::Pulse;
 pub use task::Unfinished;
 
+use crate::base::load::{Counted, Gauge, Load};
 use crate::base::{CallId, Clock, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
@@ -132,6 +133,8 @@ pub struct LinkParts {
     pub request_timeout: Duration,
     /// Pause between two looks at a task whose server suggests none.
     pub task_poll: Duration,
+    /// Counts the link and its calls.
+    pub load: Load,
 }
 
 /// A live link. Ends with [`Link::close`].
@@ -165,6 +168,8 @@ pub struct Link {
     has_news: Notify,
     lost: CancellationToken,
     cause: OnceLock<Error>,
+    calls_made: Gauge,
+    _counted: Counted,
 }
 
 impl Link {
@@ -195,6 +200,8 @@ impl Link {
             has_news: Notify::new(),
             lost: CancellationToken::new(),
             cause: OnceLock::new(),
+            calls_made: parts.load.calls,
+            _counted: parts.load.links.enter(),
         });
         link.tasks.spawn(serve::inbound(Arc::clone(&link), inbound));
         if link.peer.has_flag("resources", "subscribe") {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::base::ServerKey;
+use crate::base::load::Load;
 use crate::error::{Error, Reason, Result};
 use crate::inputs::Inputs;
 use crate::mcp::Settings;
@@ -57,6 +58,8 @@ pub struct Dialer {
     pub keeper: Arc<Keeper>,
     /// Owner of tasks that outlive a link for a moment, such as reaping a process.
     pub tasks: TaskTracker,
+    /// Counts what is under way.
+    pub load: Load,
 }
 
 /// How a server's era is looked for where a probe may cost the life of a process.
@@ -262,6 +265,7 @@ impl Dialer {
             max_rounds: self.settings.rounds,
             task_poll: self.settings.task_poll,
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
+            load: self.load.clone(),
         };
         let link = Link::start(parts, dial.inbound);
         push::start(&link).await;
@@ -294,6 +298,7 @@ impl Dialer {
                     writer,
                     inbound_tx,
                     &self.tasks,
+                    &self.load,
                 );
                 Transport::Stdio(Arc::new(spawned.await?))
             }
@@ -311,8 +316,9 @@ impl Dialer {
                         Transport::Http(Arc::new(http))
                     }
                     UnixProtocol::Ndjson => {
+                        let (path, tasks) = (&socket.path, &self.tasks);
                         let connecting =
-                            UnixLines::connect(&socket.path, bytes, inbound_tx, &self.tasks);
+                            UnixLines::connect(path, bytes, inbound_tx, tasks, &self.load);
                         Transport::UnixLines(Arc::new(connecting.await?))
                     }
                 }
@@ -359,7 +365,7 @@ impl Dialer {
         };
         let http = self.http(http)?;
         let (inbound_tx, inbound) = mpsc::channel(INBOUND);
-        let opening = HttpSse::open(&http, &self.policy, inbound_tx, &self.tasks);
+        let opening = HttpSse::open(&http, &self.policy, inbound_tx, &self.tasks, &self.load);
         let bound = self.settings.probe;
         let opened = tokio::time::timeout(bound, opening).await;
         let sse = opened.unwrap_or_else(|_| {

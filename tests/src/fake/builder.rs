@@ -1,18 +1,15 @@
 //! What a fake shall be before it starts.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{broadcast, watch};
 
+use super::place::Place;
 use super::reply::Wire;
-use super::{
-    FakeMcp, Inner, LEGACY, MODERN, Place, SOCKET, ServerTask, Traits, serve, serve_socket,
-};
-use crate::wait::{PATIENCE, eventually};
+use super::{FakeMcp, Inner, LEGACY, MODERN, Traits};
 
 /// Settings of a fake server.
 pub struct Builder {
@@ -31,11 +28,14 @@ impl Builder {
                 offer_stream: true,
                 wire: Wire::Streamable,
                 version: if modern { MODERN } else { LEGACY },
+                forgetful: false,
+                follows: false,
             },
             hooks: Mutex::default(),
             lists: Mutex::default(),
             more_capabilities: serde_json::Map::new(),
             seen: watch::Sender::default(),
+            arrived: AtomicUsize::new(0),
             dropped: watch::Sender::default(),
             pushes: broadcast::Sender::new(64),
             listeners: watch::Sender::default(),
@@ -93,6 +93,20 @@ impl Builder {
         self.on_socket()
     }
 
+    /// Keeps nothing of what arrives, for a life that is longer than a test's.
+    #[must_use]
+    pub fn forgetful(mut self) -> Self {
+        self.inner.traits.forgetful = true;
+        self
+    }
+
+    /// Lets its resources be followed.
+    #[must_use]
+    pub fn follows(mut self) -> Self {
+        self.inner.traits.follows = true;
+        self
+    }
+
     /// Gives no session ids (legacy).
     #[must_use]
     pub fn sessionless(mut self) -> Self {
@@ -131,25 +145,16 @@ impl Builder {
     /// Starts the server on a free port of the loopback interface, or on a socket of its own.
     pub async fn start(self) -> FakeMcp {
         let inner = Arc::new(self.inner);
-        let (place, server) = if self.on_socket {
-            let dir = tempfile::tempdir().expect("make a directory");
-            let listener = UnixListener::bind(dir.path().join(SOCKET)).expect("bind a socket");
-            let server = tokio::spawn(serve_socket(listener, Arc::clone(&inner)));
-            (Place::Unix(dir), server)
+        let place = if self.on_socket {
+            Place::Unix(tempfile::tempdir().expect("make a directory"))
         } else {
-            // An earlier fake at the same address may still be on its way out.
-            let listener = eventually("the port", PATIENCE, async || {
-                TcpListener::bind(self.addr).await.ok()
-            });
-            let listener = listener.await;
-            let addr = listener.local_addr().expect("the bound address");
-            let server = tokio::spawn(serve(listener, Arc::clone(&inner)));
-            (Place::Tcp(addr), server)
+            Place::Tcp(self.addr)
         };
+        let (place, server) = place.open(&inner).await;
         FakeMcp {
             inner,
             place: Arc::new(place),
-            server: Arc::new(ServerTask(server)),
+            server: Arc::new(tokio::sync::Mutex::new(server)),
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::{Inner, Reply, Seen, SseWriter, Wire, decide, note, play, stream};
+use super::{Inner, Reply, Seen, SseWriter, Wire, decide, next_push, note, play, stream};
 use crate::json::lenient;
 
 /// Path of the stream of HTTP+SSE.
@@ -101,7 +101,7 @@ async fn push(inner: &Inner, writer: &SseWriter) {
     loop {
         tokio::select! {
             () = writer.closed() => return,
-            Ok(message) = pushes.recv() => writer.message(&message).await,
+            message = next_push(&mut pushes) => writer.message(&message).await,
         }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{Inner, MODERN, Reply, Seen, stream};
+use super::{Inner, MODERN, Reply, Seen, next_push, stream};
 
 const META: &str = "io.modelcontextprotocol";
 
@@ -51,6 +51,11 @@ pub(super) fn reply(inner: &Arc<Inner>, seen: &Seen) -> Reply {
             "serverInfo": {"name": "fake", "version": "1.0"},
         }),
         "ping" | "logging/setLevel" => json!({}),
+        "resources/subscribe" | "resources/unsubscribe"
+            if inner.traits.follows && !inner.traits.modern =>
+        {
+            json!({})
+        }
         "tools/list" => list("tools"),
         "resources/list" => list("resources"),
         "resources/templates/list" => list("resourceTemplates"),
@@ -75,6 +80,9 @@ fn capabilities(inner: &Inner) -> Value {
     let change = json!({"listChanged": inner.traits.offer_stream});
     let mut all =
         json!({"tools": change, "resources": change, "prompts": change, "completions": {}});
+    if inner.traits.follows {
+        all["resources"]["subscribe"] = json!(true);
+    }
     for (name, value) in &inner.more_capabilities {
         all[name] = value.clone();
     }
@@ -113,7 +121,7 @@ fn listen(inner: &Arc<Inner>, request: Option<&Seen>) -> Reply {
         loop {
             tokio::select! {
                 () = writer.closed() => break,
-                Ok(message) = pushes.recv() => writer.message(&tagged(message)).await,
+                message = next_push(&mut pushes) => writer.message(&tagged(message)).await,
             }
         }
         listeners.send_modify(|open| *open -= 1);

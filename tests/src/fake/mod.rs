@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -19,8 +19,6 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -30,19 +28,19 @@ use crate::wait::within;
 mod builder;
 mod channel;
 mod defaults;
+mod place;
 pub mod proxy;
 pub mod relay;
 mod reply;
 
 pub use builder::Builder;
 use channel::Channel;
+use place::{Place, SOCKET, ServerTask};
 pub use reply::{Dropped, Reply, SseWriter, Step, Write, body, stream};
 use reply::{Pending, Wire, play};
 
 /// Newest version of the modern era.
 pub const MODERN: &str = "2026-07-28";
-/// Name of a socket in its directory.
-const SOCKET: &str = "mcp.sock";
 /// Newest version of the legacy era.
 pub const LEGACY: &str = "2025-11-25";
 
@@ -113,6 +111,8 @@ struct Traits {
     offer_stream: bool,
     wire: Wire,
     version: &'static str,
+    forgetful: bool,
+    follows: bool,
 }
 
 struct Inner {
@@ -121,6 +121,7 @@ struct Inner {
     lists: Mutex<HashMap<&'static str, Vec<Value>>>,
     more_capabilities: serde_json::Map<String, Value>,
     seen: watch::Sender<Vec<Seen>>,
+    arrived: AtomicUsize,
     dropped: watch::Sender<Vec<usize>>,
     pushes: broadcast::Sender<Value>,
     listeners: watch::Sender<usize>,
@@ -137,22 +138,7 @@ struct Inner {
 pub struct FakeMcp {
     inner: Arc<Inner>,
     place: Arc<Place>,
-    server: Arc<ServerTask>,
-}
-
-/// Where it listens.
-enum Place {
-    Tcp(SocketAddr),
-    /// The socket is in a directory that goes with the server.
-    Unix(tempfile::TempDir),
-}
-
-struct ServerTask(tokio::task::JoinHandle<()>);
-
-impl Drop for ServerTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    server: Arc<tokio::sync::Mutex<ServerTask>>,
 }
 
 impl FakeMcp {
@@ -205,12 +191,24 @@ impl FakeMcp {
 
     /// Ends the server and everything that is open, and waits until its place is free.
     pub async fn stop(self) {
-        self.server.0.abort();
-        let bound = crate::wait::PATIENCE;
-        crate::wait::eventually("the end of the fake", bound, async || {
-            self.server.0.is_finished().then_some(())
-        })
-        .await;
+        self.server.lock().await.end().await;
+    }
+
+    /// Dies with everything that is open and every session; nobody listens until [`FakeMcp::revive`].
+    pub async fn crash(&self) {
+        self.server.lock().await.end().await;
+        self.inner.channels.lock().unwrap().clear();
+        self.end_sessions();
+    }
+
+    /// Comes back at the same place after a crash.
+    pub async fn revive(&self) {
+        let mut server = self.server.lock().await;
+        let inner = Arc::clone(&self.inner);
+        *server = match &*self.place {
+            Place::Tcp(addr) => place::listen_at(*addr, inner).await.1,
+            Place::Unix(dir) => place::listen_in(dir, inner),
+        };
     }
 
     /// Ends every open stream of HTTP+SSE.
@@ -312,6 +310,11 @@ impl FakeMcp {
         let mut listeners = self.inner.listeners.subscribe();
         let open = listeners.wait_for(|open| *open > 0);
         within("the client to listen", open).await.unwrap();
+        self.shout(message);
+    }
+
+    /// Sends a notification to whoever listens.
+    pub fn shout(&self, message: Value) {
         let _nobody = self.inner.pushes.send(message);
     }
 
@@ -324,46 +327,6 @@ impl FakeMcp {
 /// A tool that takes any object.
 pub fn tool(name: &str) -> Value {
     json!({"name": name, "description": format!("the tool {name}"), "inputSchema": {"type": "object"}})
-}
-
-async fn serve(listener: TcpListener, inner: Arc<Inner>) {
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            continue;
-        };
-        let inner = Arc::clone(&inner);
-        connections.spawn(serve_http(stream, inner));
-    }
-}
-
-async fn serve_socket(listener: UnixListener, inner: Arc<Inner>) {
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            continue;
-        };
-        let inner = Arc::clone(&inner);
-        if inner.traits.wire == Wire::Lines {
-            connections.spawn(channel::serve_lines(stream, inner));
-        } else {
-            connections.spawn(serve_http(stream, inner));
-        }
-    }
-}
-
-async fn serve_http<S>(stream: S, inner: Arc<Inner>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let service = hyper::service::service_fn(move |request| {
-        let inner = Arc::clone(&inner);
-        async move { answer(&inner, request).await.ok_or(Dropped) }
-    });
-    let io = hyper_util::rt::TokioIo::new(stream);
-    let connection = hyper::server::conn::http1::Builder::new().serve_connection(io, service);
-    // An error here is a connection that one of the two sides dropped.
-    let _dropped = connection.await;
 }
 
 /// Notes that an answer was given up before it was complete.
@@ -381,7 +344,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if !self.complete {
+        if !self.complete && !self.inner.traits.forgetful {
             self.inner.dropped.send_modify(|all| all.push(self.index));
         }
     }
@@ -398,6 +361,17 @@ fn refuse_session(inner: &Inner, seen: &Seen) -> Option<Hook> {
         let reply = Reply::Raw(status, Vec::new(), body.clone().into());
         Box::pin(std::future::ready(reply))
     }))
+}
+
+/// The next message to push. Who lags behind misses some.
+async fn next_push(pushes: &mut broadcast::Receiver<Value>) -> Value {
+    loop {
+        match pushes.recv().await {
+            Ok(message) => return message,
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
 }
 
 /// `None` drops the connection.
@@ -487,6 +461,10 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
 
 /// Remembers a request.
 fn note(inner: &Inner, seen: &mut Seen) {
+    if inner.traits.forgetful {
+        seen.index = inner.arrived.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     inner.seen.send_modify(|all| {
         seen.index = all.len();
         all.push(seen.clone());

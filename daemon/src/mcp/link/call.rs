@@ -11,10 +11,12 @@ use tokio::sync::{SemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::patience::Patience;
-use super::task::{Unfinished, not_offered};
+use super::task::Unfinished;
 use super::{Link, closed_error};
+use crate::base::load::Counted;
 use crate::base::{CallId, Deadline, ElicitationId};
 use crate::error::{Error, Reason, Result};
+use crate::mcp::asker::Unanswered;
 use crate::mcp::era::{InputRequired, Outcome, Request, Task};
 use crate::mcp::protocol::{Message, ObjectWriter, RawJson, code, method};
 use crate::mcp::transport::{Loss, Sent};
@@ -124,6 +126,7 @@ pub struct Running {
     /// Somebody was asked something.
     asked: AtomicBool,
     pub(super) over: CancellationToken,
+    _counted: Counted,
 }
 
 impl Running {
@@ -414,6 +417,7 @@ impl Link {
             task: Mutex::default(),
             asked: AtomicBool::new(false),
             over: CancellationToken::new(),
+            _counted: self.calls_made.enter(),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         calls.insert(options.call_id.clone(), Arc::clone(&running));
@@ -477,7 +481,7 @@ impl Link {
                 .await;
             outcome
                 .map(|answer| (one.key.as_str(), answer))
-                .map_err(|rpc| not_offered(&one.method, &rpc))
+                .map_err(|unanswered| not_answered(&one.method, unanswered))
         });
         let waiting = futures_util::future::try_join_all(answers);
         let answers = tokio::select! {
@@ -492,6 +496,20 @@ impl Link {
             responses.raw(key, answer.as_str());
         }
         Ok(Some(responses.finish()))
+    }
+}
+
+/// Why a call goes on no more whose server asked for something and gets no answer.
+pub(super) fn not_answered(method: &str, unanswered: Unanswered) -> Error {
+    match unanswered {
+        Unanswered::Refused(rpc) => Error::new(
+            Reason::NotSupported,
+            format!(
+                "the server asked for `{method}`, which it may not: {}",
+                rpc.message
+            ),
+        ),
+        Unanswered::Failed(error) => error,
     }
 }
 

@@ -9,10 +9,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Pause, Running};
-use super::{CallEvent, Link};
-use crate::error::RpcError;
-use crate::mcp::asker::Asker;
-use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, RawJson, code, method};
+use super::{CallEvent, Link, closed_error};
+use crate::error::{Error, Reason, RpcError};
+use crate::mcp::asker::{Asker, Unanswered};
+use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, RawJson, method};
 use crate::model::status::Era;
 
 /// Most requests of one server that are being answered at a time.
@@ -80,7 +80,8 @@ impl Link {
             if let Some(outcome) = outcome
                 && !link.closed.is_cancelled()
             {
-                link.respond(&id, &outcome).await;
+                link.respond(&id, &outcome.map_err(Unanswered::into_rpc))
+                    .await;
             }
             link.asked
                 .lock()
@@ -153,12 +154,15 @@ impl Link {
     }
 
     /// Answers one request of the server. Dropping the future withdraws its question.
+    ///
+    /// # Errors
+    /// See [`Unanswered`].
     pub(super) async fn answer(
         &self,
         method: &str,
         params: &RawJson,
         origin: Option<Arc<Running>>,
-    ) -> Result<RawJson, RpcError> {
+    ) -> Result<RawJson, Unanswered> {
         if method == method::PING {
             return Ok(RawJson::EMPTY_OBJECT);
         }
@@ -179,7 +183,7 @@ impl Link {
         let _pause = Pause::new(calls);
         let mut ticket = tokio::select! {
             biased;
-            () = self.closed.cancelled() => return Err(refused("the connection has ended")),
+            () = self.closed.cancelled() => return Err(Unanswered::Failed(closed_error())),
             ticket = self.asker.ask(params, call.as_deref()) => ticket?,
         };
         // The app may be slow to read its own call's events: that must not hold up the answer.
@@ -194,19 +198,14 @@ impl Link {
             biased;
             () = self.closed.cancelled() => {
                 ticket.void();
-                Err(refused("the connection has ended"))
+                Err(Unanswered::Failed(closed_error()))
             }
-            () = over.cancelled() => Err(refused("the call has ended")),
+            () = over.cancelled() => {
+                let ended = Error::new(Reason::Cancelled, "the call has ended");
+                Err(Unanswered::Failed(ended))
+            }
             answer = ticket.answered() => Ok(Asker::encode(answer)),
             never = announced => match never {},
         }
-    }
-}
-
-fn refused(message: &str) -> RpcError {
-    RpcError {
-        code: code::INTERNAL,
-        message: message.to_owned(),
-        data: None,
     }
 }

@@ -13,11 +13,12 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
-use super::call::{CallFailure, Repeat, Running, lost_call};
+use super::call::{CallFailure, Repeat, Running, lost_call, not_answered};
 use super::patience::Patience;
 use super::{CallOptions, Link};
 use crate::base::Deadline;
-use crate::error::{Error, Reason, Result, RpcError};
+use crate::error::{Error, Reason, Result};
+use crate::mcp::asker::Unanswered;
 use crate::mcp::era::{InputRequest, Task, TaskProgress};
 use crate::mcp::protocol::{ObjectWriter, RawJson, code};
 use crate::model::status::Era;
@@ -58,12 +59,12 @@ enum Turn {
     Look,
     /// A question has got an answer.
     Answered(String, RawJson),
-    /// The server asks for what it may not.
-    Refused(String, RpcError),
+    /// A question gets none.
+    Unanswered(String, Unanswered),
 }
 
 /// A question with its answer, or `None` once it is withdrawn.
-type Answered = Option<(InputRequest, Result<RawJson, RpcError>)>;
+type Answered = Option<(InputRequest, Result<RawJson, Unanswered>)>;
 
 /// The questions of one task.
 #[derive(Default)]
@@ -128,7 +129,9 @@ impl<'a> Questions<'a> {
         loop {
             match self.open.next().await {
                 Some(Some((request, Ok(answer)))) => return Turn::Answered(request.key, answer),
-                Some(Some((request, Err(rpc)))) => return Turn::Refused(request.method, rpc),
+                Some(Some((request, Err(unanswered)))) => {
+                    return Turn::Unanswered(request.method, unanswered);
+                }
                 Some(None) => {}
                 None => std::future::pending().await,
             }
@@ -260,7 +263,9 @@ impl Link {
                 match turn {
                     Turn::Look => break,
                     Turn::Answered(key, answer) => questions.answers.push((key, answer)),
-                    Turn::Refused(method, rpc) => return Err(not_offered(&method, &rpc).into()),
+                    Turn::Unanswered(method, unanswered) => {
+                        return Err(not_answered(&method, unanswered).into());
+                    }
                 }
                 self.hand_over(&task, call, questions, patience, deadline)
                     .await?;
@@ -361,16 +366,6 @@ impl Link {
             None => self.only_lost(error) || error.reason() == Reason::UpstreamTimeout,
         }
     }
-}
-
-pub(super) fn not_offered(method: &str, rpc: &RpcError) -> Error {
-    Error::new(
-        Reason::NotSupported,
-        format!(
-            "the server asked for `{method}`, which it may not: {}",
-            rpc.message
-        ),
-    )
 }
 
 fn foreign() -> Error {

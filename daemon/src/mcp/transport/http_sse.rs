@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::base::load::Load;
 use crate::error::{Error, Reason};
 use crate::mcp::era::Frame;
 use crate::mcp::protocol::{self, Message};
@@ -54,13 +55,15 @@ impl HttpSse {
         policy: &Policy,
         inbound: mpsc::Sender<Message>,
         tasks: &TaskTracker,
+        load: &Load,
     ) -> Result<Self, Error> {
         let opened = http.open_stream(None).await;
         let mut stream = opened.map_err(|loss| loss.error)?;
         stream.skip_oversize();
         let url = endpoint(http, policy, &mut stream).await?;
         let endpoint = Arc::new(http.for_session(url));
-        let pending = Pending::new(http.shown().to_owned(), http.message_limit());
+        let (who, limit) = (http.shown().to_owned(), http.message_limit());
+        let pending = Pending::new(who, limit, load.waiting.clone());
         let hang_up = CancellationToken::new();
         let (refusals, to_send) = mpsc::channel(REFUSALS);
         tasks.spawn(send_refusals(Arc::clone(&endpoint), to_send));

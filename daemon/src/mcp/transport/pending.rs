@@ -12,6 +12,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::base::load::{Counted, Gauge};
 use crate::error::{Error, Reason, RpcError};
 use crate::mcp::protocol::{self, META_SUBSCRIPTION, Message, RawJson, code, method};
 use crate::mcp::transport::Loss;
@@ -28,6 +29,7 @@ pub(super) struct Pending {
     who: String,
     table: Mutex<Table>,
     message_limit: usize,
+    waiting: Gauge,
     /// Cancelled when no further message will come.
     over: CancellationToken,
 }
@@ -43,6 +45,7 @@ struct Table {
 struct Waiter {
     events: mpsc::Sender<Message>,
     response: oneshot::Sender<Result<Message, Loss>>,
+    _counted: Counted,
 }
 
 impl Waiter {
@@ -53,12 +56,14 @@ impl Waiter {
 }
 
 impl Pending {
-    /// An empty table for the channel to `who`; messages of more than `message_limit` bytes are not read.
-    pub(super) fn new(who: String, message_limit: usize) -> Arc<Self> {
+    /// An empty table for the channel to `who`; messages of more than `message_limit` bytes are not read. Its requests
+    /// are counted in `waiting`.
+    pub(super) fn new(who: String, message_limit: usize, waiting: Gauge) -> Arc<Self> {
         Arc::new(Self {
             who,
             table: Mutex::default(),
             message_limit,
+            waiting,
             over: CancellationToken::new(),
         })
     }
@@ -92,6 +97,7 @@ impl Pending {
         let waiter = Waiter {
             events: events_tx,
             response: response_tx,
+            _counted: self.waiting.enter(),
         };
         table.requests.insert(id, waiter);
         Ok(SharedExchange {

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::base::load::Load;
 use crate::error::{Error, Reason};
 use crate::mcp::era::Frame;
 use crate::mcp::protocol::Message;
@@ -78,6 +79,7 @@ impl Stdio {
         journal: Writer,
         inbound: mpsc::Sender<Message>,
         tasks: &TaskTracker,
+        load: &Load,
     ) -> Result<Self, Error> {
         let mut command = Command::new(&spec.command);
         command.args(&spec.args).env_clear().stdin(Pipe::piped());
@@ -114,7 +116,11 @@ impl Stdio {
             return Err(Error::internal("a child was started without its pipes"));
         };
         let shared = Arc::new(Shared {
-            pending: Pending::new(spec.command.clone(), options.message_limit),
+            pending: Pending::new(
+                spec.command.clone(),
+                options.message_limit,
+                load.waiting.clone(),
+            ),
             drained: CancellationToken::new(),
         });
         let (outbox, to_write) = mpsc::channel(lines::OUTBOX);

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::base::load::Load;
 use crate::error::{Error, Reason};
 use crate::mcp::era::Frame;
 use crate::mcp::protocol::Message;
@@ -43,13 +44,14 @@ impl UnixLines {
         message_limit: usize,
         inbound: mpsc::Sender<Message>,
         tasks: &TaskTracker,
+        load: &Load,
     ) -> Result<Self, Error> {
         let stream = UnixStream::connect(path).await.map_err(|cause| {
             let message = format!("unix:{path} cannot be reached: {cause}");
             Error::new(Reason::UpstreamUnreachable, message)
         })?;
         let (input, output) = stream.into_split();
-        let pending = Pending::new(format!("unix:{path}"), message_limit);
+        let pending = Pending::new(format!("unix:{path}"), message_limit, load.waiting.clone());
         let (outbox, to_write) = mpsc::channel(lines::OUTBOX);
         let hang_up = CancellationToken::new();
         tasks.spawn(lines::write(output, to_write, hang_up.clone()));
