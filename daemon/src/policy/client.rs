@@ -19,12 +19,16 @@ const MAX_REDIRECTS: usize = 5;
 const IDLE_PER_HOST: usize = 128;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(30);
+/// TCP probes in a row without an answer after which a connection is given up.
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// What differs between HTTP clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientOptions {
     /// Bound on resolving, connecting and the TLS handshake.
     pub connect_timeout: Duration,
+    /// How often the other end of a connection with nothing to say is probed, with TCP keep-alive and HTTP/2 pings.
+    pub keepalive: Duration,
 }
 
 impl Policy {
@@ -83,7 +87,13 @@ impl Policy {
             .connect_timeout(options.connect_timeout)
             .pool_max_idle_per_host(IDLE_PER_HOST)
             .pool_idle_timeout(IDLE_FOR)
-            .tcp_keepalive(Duration::from_secs(30))
+            // RFC 9112 section 5.2: in a response, a folded line is read as one.
+            .http1_allow_obsolete_multiline_headers_in_responses(true)
+            .tcp_keepalive(options.keepalive)
+            .tcp_keepalive_interval(options.keepalive)
+            .tcp_keepalive_retries(KEEPALIVE_PROBES)
+            .http2_keep_alive_interval(options.keepalive)
+            .http2_keep_alive_timeout(options.keepalive)
     }
 
     fn redirects(&self) -> redirect::Policy {

@@ -30,6 +30,7 @@ use crate::wait::within;
 mod builder;
 mod channel;
 mod defaults;
+pub mod line;
 pub mod proxy;
 pub mod relay;
 mod reply;
