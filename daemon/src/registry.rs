@@ -57,7 +57,7 @@ impl Server {
     /// Why it takes no calls now.
     #[must_use]
     pub fn why_not_usable(&self) -> Error {
-        not_usable(&self.record.key, &self.handle.live().status)
+        not_usable(&self.record.key, &self.handle.live())
     }
 
     /// What is known of it now.

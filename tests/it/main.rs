@@ -12,6 +12,7 @@ mod answers;
 mod bad_input;
 mod calls;
 mod cancel;
+mod clock;
 mod crash;
 mod eras;
 mod fidelity;

@@ -9,7 +9,7 @@ use tonic_types::StatusExt as _;
 
 /// Where a server's question comes from.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+pub(crate) enum Way {
     /// As a result, answered by another call (modern).
     Result,
     /// On the stream that answers the call (legacy).
@@ -18,9 +18,9 @@ enum Way {
     PushStream,
 }
 
-const WAYS: [Way; 3] = [Way::Result, Way::CallStream, Way::PushStream];
+pub(crate) const WAYS: [Way; 3] = [Way::Result, Way::CallStream, Way::PushStream];
 
-fn form(message: &str) -> Value {
+pub(crate) fn form(message: &str) -> Value {
     json!({
         "mode": "form", "message": message,
         "requestedSchema": {
@@ -30,16 +30,16 @@ fn form(message: &str) -> Value {
     })
 }
 
-fn ask(id: &str) -> Value {
+pub(crate) fn ask(id: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": form("Who are you?")})
 }
 
-fn complete(text: &Value) -> Value {
+pub(crate) fn complete(text: &Value) -> Value {
     json!({"resultType": "complete", "content": [{"type": "text", "text": text.to_string()}]})
 }
 
 /// A server whose `ask` answers with what it was told.
-async fn asking(way: Way) -> FakeMcp {
+pub(crate) async fn asking(way: Way) -> FakeMcp {
     let builder = if matches!(way, Way::Result) {
         FakeMcp::modern()
     } else {
@@ -86,7 +86,7 @@ async fn finish(server: &FakeMcp, writer: &SseWriter) {
     }
 }
 
-fn with_forms(mut spec: ServerSpec) -> ServerSpec {
+pub(crate) fn with_forms(mut spec: ServerSpec) -> ServerSpec {
     spec.client_capabilities = Some(v1::ClientCapabilities {
         elicitation_form: true,
         ..Default::default()
@@ -94,21 +94,21 @@ fn with_forms(mut spec: ServerSpec) -> ServerSpec {
     spec
 }
 
-async fn add(app: &Clients, fake: &FakeMcp) {
+pub(crate) async fn add(app: &Clients, fake: &FakeMcp) {
     app.add("s", with_forms(http_spec("The Asker", &fake.url())))
         .await
         .unwrap();
     app.wait_for("s", ConnectionState::Ready).await;
 }
 
-type Call = JoinHandle<Result<v1::ToolResult, tonic::Status>>;
+pub(crate) type Call = JoinHandle<Result<v1::ToolResult, tonic::Status>>;
 
-fn start_call(app: &Clients, server: &str) -> Call {
+pub(crate) fn start_call(app: &Clients, server: &str) -> Call {
     let (app, server) = (app.clone(), server.to_owned());
     tokio::spawn(async move { app.call_tool(&server, "ask", "{}").await })
 }
 
-async fn result_of(call: Call) -> Value {
+pub(crate) async fn result_of(call: Call) -> Value {
     let result = within("the end of the call", call).await.unwrap().unwrap();
     serde_json::from_str(&text_of(&result)).unwrap()
 }

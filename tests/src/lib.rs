@@ -25,6 +25,7 @@ pub mod process;
 pub mod stage;
 pub mod updates;
 pub mod wait;
+pub mod wall_clock;
 
 /// The messages of the contract.
 pub use mcp_sidecar_proto::v1;
