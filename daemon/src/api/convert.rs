@@ -169,6 +169,7 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         }
         .into(),
         stderr_tail: status.stderr_tail,
+        calls_in_flight: status.calls_in_flight,
     }
 }
 
