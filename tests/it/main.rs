@@ -14,6 +14,7 @@ mod calls;
 mod cancel;
 mod clock;
 mod crash;
+mod encodings;
 mod eras;
 mod fidelity;
 mod half_open;
