@@ -228,10 +228,10 @@ impl Http {
     pub async fn initialize(self: &Arc<Self>, frame: Frame) -> Result<HttpExchange, Loss> {
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
         let response = self.post(frame.body, &frame.headers).await?;
-        let session = response.headers().get(SESSION).cloned().map(|mut session| {
-            session.set_sensitive(true);
-            session
-        });
+        let session = session_of(response.headers()).map_err(|what| {
+            let message = format!("{} {what}", self.shown);
+            Loss::maybe_sent(Error::new(Reason::UpstreamProtocol, message))
+        })?;
         let exchange = self.exchange(frame.id, response).await?;
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
         Ok(exchange)
@@ -554,6 +554,28 @@ fn encodings(headers: &HeaderMap) -> impl Iterator<Item = String> {
         names.collect::<Vec<_>>()
     });
     all.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
+}
+
+/// The session that the answer to a handshake names (MCP 2025-11-25 basic/transports, "Session Management"). An empty id
+/// is none.
+///
+/// # Errors
+/// Says what is wrong with an id that could not be told from another, or not be kept.
+fn session_of(headers: &HeaderMap) -> Result<Option<HeaderValue>, &'static str> {
+    let all = headers.get_all(SESSION).into_iter();
+    let mut given = all.filter(|id| !id.is_empty());
+    let Some(id) = given.next() else {
+        return Ok(None);
+    };
+    if given.any(|other| other != id) {
+        return Err("gave two different session ids in one answer");
+    }
+    if id.to_str().is_err() {
+        return Err("gave a session id that is not ASCII");
+    }
+    let mut id = id.clone();
+    id.set_sensitive(true);
+    Ok(Some(id))
 }
 
 /// The media type without parameters; `None` if the answer names none.
