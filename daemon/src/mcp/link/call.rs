@@ -2,7 +2,7 @@
 //!
 //! A call runs in its caller's task and is sent again by nobody here.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -105,6 +105,8 @@ pub struct Running {
     /// Questions that are open: while there are any, the server's time does not run.
     questions: watch::Sender<usize>,
     pub(super) over: CancellationToken,
+    /// The server, or its answer, was lost: whoever answers a question of it now answers nobody.
+    lost: AtomicBool,
 }
 
 impl Running {
@@ -131,6 +133,11 @@ impl Running {
     /// The server is at work: its silence begins anew.
     pub(super) fn sign_of_life(&self) {
         self.questions.send_modify(|_| {});
+    }
+
+    /// Whether the call ended because the server was lost.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Id of the request that is under way; its progress token.
@@ -300,7 +307,10 @@ impl Link {
                     return match answer {
                         Ok(Ok(result)) => Ok(result),
                         Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
-                        Err(loss) => Err(self.failure(loss, first)),
+                        Err(loss) => {
+                            running.lost.store(true, Ordering::Relaxed);
+                            Err(self.failure(loss, first))
+                        }
                     };
                 }
                 changed = questions.changed() => {
@@ -370,6 +380,7 @@ impl Link {
             events: options.events.clone(),
             questions: watch::Sender::new(0),
             over: CancellationToken::new(),
+            lost: AtomicBool::new(false),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         calls.insert(options.call_id.clone(), Arc::clone(&running));
