@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub struct ClientOptions {
 impl Policy {
     /// An HTTP client that connects only to what the policy permits. It has a connection pool: make few, clone them.
     ///
-    /// Every resolved address is judged: blocked ones are dropped, and a name with no other address fails with an
+    /// `localhost` is both loopback addresses; whichever takes the connection is used. Every resolved address is judged: blocked ones are dropped, and a name with no other address fails with an
     /// error that [`blocked_cause`] recognises. Redirects are followed within the same origin only, at most five, each
     /// judged again; a refused one fails naming both URLs, so custom headers never leave the origin. No proxy, no
     /// cookies, no timeout beside the connect timeout; gzip and brotli are decoded; TLS is rustls with the system's
@@ -260,6 +260,19 @@ impl Names for SystemResolver {
     }
 }
 
+/// Where `localhost` is, whatever the system's table of hosts says: a server on it may listen on either address only.
+const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+/// Names that mean this host and are never looked up (RFC 6761 section 6.3).
+fn is_localhost(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let last = name.rsplit('.').next().unwrap_or(name);
+    last.eq_ignore_ascii_case("localhost")
+}
+
 /// Drops every address that the policy refuses.
 struct GuardedResolver {
     policy: Policy,
@@ -277,7 +290,11 @@ impl Resolve for GuardedResolver {
                 let refusal = blocked(&name, rule, &remedy(&name));
                 return Err(Refused(refusal).into());
             }
-            let found = names.lookup(name.clone()).await?;
+            let found = if is_localhost(&name) {
+                LOOPBACK.map(|ip| SocketAddr::new(ip, 0)).to_vec()
+            } else {
+                names.lookup(name.clone()).await?
+            };
             let mut refused = None;
             let permitted: Vec<SocketAddr> = found
                 .into_iter()
