@@ -187,13 +187,12 @@ async fn b34_a_server_that_is_killed_voids_its_question() {
                 question = Some(updates.pending().await);
             }
             let question = question.unwrap();
-            match fake.take() {
-                Some(fake) => fake.stop().await,
-                None => {
-                    let text = std::fs::read_to_string(&pids).unwrap();
-                    let pid = text.lines().next().unwrap().trim().parse().unwrap();
-                    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-                }
+            if let Some(fake) = fake.take() {
+                fake.stop().await;
+            } else {
+                let text = std::fs::read_to_string(&pids).unwrap();
+                let pid = text.lines().next().unwrap().trim().parse().unwrap();
+                kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
             }
             for updates in &mut all {
                 let end = updates.end_of(&question.id).await;

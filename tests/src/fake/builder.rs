@@ -31,6 +31,7 @@ impl Builder {
                 offer_stream: true,
                 wire: Wire::Streamable,
                 version: if modern { MODERN } else { LEGACY },
+                tls: false,
             },
             hooks: Mutex::default(),
             lists: Mutex::default(),
@@ -41,6 +42,7 @@ impl Builder {
             session_count: AtomicU64::new(0),
             channels: Mutex::default(),
             sessions: Mutex::default(),
+            sent_away: watch::Sender::default(),
             unknown_session: Mutex::new((404, String::new())),
         };
         Self {
@@ -68,6 +70,13 @@ impl Builder {
     #[must_use]
     pub fn http_sse(mut self) -> Self {
         self.inner.traits.wire = Wire::Sse;
+        self
+    }
+
+    /// Speaks HTTP/2 over TLS; see [`tls`](super::tls).
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.inner.traits.tls = true;
         self
     }
 

@@ -20,7 +20,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -34,6 +34,7 @@ pub mod line;
 pub mod proxy;
 pub mod relay;
 mod reply;
+pub mod tls;
 
 pub use builder::Builder;
 use channel::Channel;
@@ -114,6 +115,8 @@ struct Traits {
     offer_stream: bool,
     wire: Wire,
     version: &'static str,
+    /// HTTP/2 over TLS.
+    tls: bool,
 }
 
 struct Inner {
@@ -128,6 +131,8 @@ struct Inner {
     /// Open sessions of HTTP+SSE, by their URLs.
     channels: Mutex<HashMap<String, Channel>>,
     sessions: Mutex<HashSet<String>>,
+    /// Counts the times that clients were sent away; see [`FakeMcp::go_away`].
+    sent_away: watch::Sender<usize>,
     /// How requests of a session that is unknown are refused.
     unknown_session: Mutex<(u16, String)>,
 }
@@ -177,7 +182,12 @@ impl FakeMcp {
             Wire::Sse => channel::STREAM,
             Wire::Streamable | Wire::Lines => "/mcp",
         };
-        format!("http://{}{path}", self.addr())
+        let scheme = if self.inner.traits.tls {
+            "https"
+        } else {
+            "http"
+        };
+        format!("{scheme}://{}{path}", self.addr())
     }
 
     /// Its address.
@@ -211,6 +221,11 @@ impl FakeMcp {
             self.server.0.is_finished().then_some(())
         })
         .await;
+    }
+
+    /// Sends GOAWAY on every connection of HTTP/2: what is under way may end, and nothing new begins on it.
+    pub fn go_away(&self) {
+        self.inner.sent_away.send_modify(|times| *times += 1);
     }
 
     /// Ends every open stream of HTTP+SSE.
@@ -333,8 +348,36 @@ async fn serve(listener: TcpListener, inner: Arc<Inner>) {
             continue;
         };
         let inner = Arc::clone(&inner);
-        connections.spawn(serve_http(stream, inner));
+        if inner.traits.tls {
+            connections.spawn(serve_tls(stream, inner));
+        } else {
+            connections.spawn(serve_http(stream, inner));
+        }
     }
+}
+
+async fn serve_tls(stream: TcpStream, inner: Arc<Inner>) {
+    let Ok(stream) = tls::acceptor().accept(stream).await else {
+        return;
+    };
+    let mut sent_away = inner.sent_away.subscribe();
+    let service = hyper::service::service_fn(move |request| {
+        let inner = Arc::clone(&inner);
+        async move { answer(&inner, request).await.ok_or(Dropped) }
+    });
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let connection = hyper::server::conn::http2::Builder::new(executor)
+        .max_concurrent_streams(10_000)
+        // A server that defends itself against many resets ends the connection, and there is nothing a client can do.
+        .max_pending_accept_reset_streams(10_000)
+        .max_local_error_reset_streams(None)
+        .serve_connection(hyper_util::rt::TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        _ended = &mut connection => return,
+        Ok(()) = sent_away.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    let _dropped = connection.await;
 }
 
 async fn serve_socket(listener: UnixListener, inner: Arc<Inner>) {
