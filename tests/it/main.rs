@@ -44,4 +44,5 @@ mod streams;
 mod subscriptions;
 mod transports;
 mod updates;
+mod vault;
 mod wire;
