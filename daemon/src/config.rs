@@ -219,6 +219,11 @@ pub struct ReconnectConfig {
     /// How often an idle connection is checked. Default 30s; 100ms to 1h.
     #[serde(with = "duration")]
     pub liveness_interval: Duration,
+    /// How often the other end of a connection on which nothing happens, such as an open stream of notifications, is
+    /// probed with TCP keep-alive, and over HTTP/2 with a ping. After three TCP probes, or one ping, without an answer
+    /// the connection is given up. Default 30s; 1s to 1h.
+    #[serde(with = "duration")]
+    pub keepalive_interval: Duration,
     /// How often lists are read again when the server pushes no changes, or later, if it vouches for them for longer
     /// (`ttlMs`). Default 5m; 1s to 24h.
     #[serde(with = "duration")]
@@ -336,6 +341,7 @@ impl Default for ReconnectConfig {
         Self {
             max_delay: Duration::from_mins(5),
             liveness_interval: Duration::from_secs(30),
+            keepalive_interval: Duration::from_secs(30),
             list_refresh_interval: Duration::from_mins(5),
         }
     }

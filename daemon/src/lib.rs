@@ -103,6 +103,7 @@ impl Daemon {
         let policy = Policy::new(&config.policy);
         let client = policy.http_client(ClientOptions {
             connect_timeout: config.timeouts.connect,
+            keepalive: config.reconnect.keepalive_interval,
         })?;
 
         // The store locks the data directory: of two daemons on one directory the second ends here.
@@ -282,6 +283,7 @@ fn settings(config: &Config) -> Settings {
         close_grace: config.timeouts.close,
         reconnect_max: config.reconnect.max_delay,
         liveness: config.reconnect.liveness_interval,
+        keepalive: config.reconnect.keepalive_interval,
         list_refresh: config.reconnect.list_refresh_interval,
         stdio_enabled: config.stdio.enabled,
         stdio: StdioOptions {

@@ -49,15 +49,17 @@ impl Server {
     /// What apps see of it now.
     #[must_use]
     pub fn view(&self) -> ServerView {
-        let mut status = ServerStatus::clone(&self.handle.live().status);
+        let live = self.handle.live();
+        let mut status = ServerStatus::clone(&live.status);
         status.stderr_tail = self.handle.journal().tail();
+        status.calls_in_flight = live.link.map_or(0, |link| link.calls_in_flight());
         self.record.view(status)
     }
 
     /// Why it takes no calls now.
     #[must_use]
     pub fn why_not_usable(&self) -> Error {
-        not_usable(&self.record.key, &self.handle.live().status)
+        not_usable(&self.record.key, &self.handle.live())
     }
 
     /// What is known of it now.

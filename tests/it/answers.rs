@@ -103,6 +103,28 @@ fn shapes(answer: &str) -> Vec<(&'static str, bool, String)> {
             true,
             format!("data: {answer}\n\ndata: {{\n\nevent: end\n\n"),
         ),
+        (
+            "empty events",
+            true,
+            format!("data:\n\nid\n\nevent:\n\ndata\ndata\n\n\n\ndata: {answer}\n\n"),
+        ),
+        (
+            "a byte order mark in the middle",
+            true,
+            format!(": hi\n\n\u{feff}data: {{}}\n\ndata: {answer}\n\n"),
+        ),
+        (
+            "odd fields",
+            true,
+            format!(
+                "id: a\0b\nretry: -1\nretry: 1e9\nretry:\n: \0\nDATA: x\n data: x\nevent: message\ndata: {answer}\n\n"
+            ),
+        ),
+        (
+            "data in three lines",
+            true,
+            format!("data:\ndata: {answer}\ndata\n\n"),
+        ),
         ("a batch in an event", true, format!("data: [{answer}]\n\n")),
     ]
 }
@@ -372,7 +394,7 @@ async fn b16_an_answer_that_trickles_ends_in_time_and_holds_up_nobody() {
 }
 
 /// Compressed `times` over, one member behind the other.
-fn gzip(text: &[u8], times: usize) -> Bytes {
+pub(crate) fn gzip(text: &[u8], times: usize) -> Bytes {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(text).unwrap();
     encoder.finish().unwrap().repeat(times).into()

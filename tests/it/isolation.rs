@@ -80,6 +80,7 @@ async fn b35_exactly_the_calls_that_are_given_up_are_cancelled() {
                 (fake.seen_of("tools/call").len() == CALLS).then_some(())
             })
             .await;
+            stage.other().calls_in_flight("s", CALLS).await;
             drop(guest);
             let wanted: BTreeSet<usize> = lost.iter().map(|(number, ..)| *number).collect();
             for (number, way, task) in lost {
@@ -119,6 +120,7 @@ async fn b35_exactly_the_calls_that_are_given_up_are_cancelled() {
             let cancelled = fake.seen_of("notifications/cancelled");
             assert_eq!(cancelled.len(), if modern { 0 } else { wanted.len() });
             // Nothing is left of any of them: as many run again at the same time.
+            stage.other().calls_in_flight("s", 0).await;
             let again = (0..CALLS).map(|_| stage.other().call_tool("s", "echo", "{}"));
             for outcome in futures_util::future::join_all(again).await {
                 outcome.unwrap();
@@ -152,6 +154,7 @@ async fn b35_an_answer_after_the_cancellation_confuses_nobody() {
                 }
             });
             calls.await;
+            stage.other().calls_in_flight("s", 0).await;
         })
         .await;
     }
@@ -165,17 +168,18 @@ async fn b35_a_cancellation_may_race_with_the_answer() {
             let fake = FakeMcp::echo(modern).await;
             stage.add_http(&fake.url()).await;
             let calls = stage.everyone(async |app, number| {
-                for round in 0..500_u64 {
+                for round in 0..1000_u64 {
                     let arguments = format!("{{\"app\":{number},\"round\":{round}}}");
                     let call = app.call_tool("s", "echo", &arguments);
                     // Before, while and after the answer comes.
-                    let patience = Duration::from_micros(round * 10);
+                    let patience = Duration::from_micros(round * 5);
                     if let Ok(outcome) = tokio::time::timeout(patience, call).await {
                         assert_eq!(text_of(&outcome.unwrap()), arguments);
                     }
                 }
             });
             calls.await;
+            stage.app().calls_in_flight("s", 0).await;
             eventually("room for as many calls as may run", PATIENCE, async || {
                 let again = (0..50).map(|_| stage.app().call_tool("s", "echo", "{}"));
                 let outcomes = futures_util::future::join_all(again).await;
@@ -347,6 +351,8 @@ async fn b37_a_server_that_is_full_refuses_only_its_own_calls() {
             })
             .await;
         hanging.abort();
+        stage.other().calls_in_flight("s", 0).await;
+        stage.other().calls_in_flight("well", 0).await;
     })
     .await;
 }

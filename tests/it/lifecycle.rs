@@ -396,3 +396,28 @@ async fn a_process_has_ended_before_the_next_one_starts() {
     let pids = std::fs::read_to_string(path("pids")).unwrap();
     assert_eq!(pids.lines().count(), 5, "one process per change");
 }
+
+#[tokio::test]
+async fn b25_a_server_that_comes_late_needs_nobody() {
+    let builder = TestDaemon::builder().set("reconnect.max_delay", "1s");
+    one_and_two_with(builder, async |stage| {
+        let early = FakeMcp::echo(true).await;
+        let addr = early.addr();
+        let url = early.url();
+        early.stop().await;
+        let spec = with_retry(http_spec("S", &url), 1, 10, 100);
+        stage.app().add("s", spec).await.unwrap();
+        let calls = stage.everyone(async |app, _| {
+            let refused = app.call_tool("s", "echo", "{}").await;
+            let facts = ErrorFacts::expect(refused, Code::Unavailable, "UPSTREAM_UNREACHABLE");
+            assert!(facts.retry.is_some(), "{facts:?}");
+        });
+        calls.await;
+        let _late = revive(addr).await;
+        for app in &stage.apps {
+            app.wait_for("s", ConnectionState::Ready).await;
+            app.call_tool("s", "echo", "{}").await.unwrap();
+        }
+    })
+    .await;
+}

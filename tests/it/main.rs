@@ -1,4 +1,10 @@
 //! Stories against the built daemon, one module per capability, driven through gRPC only.
+//!
+//! A name that begins with a letter and a number, such as `b13_`, is a story about a fault that users of other clients and
+//! gateways met; one that begins with `behaviour_` and a number is about a behaviour that apps may rely on, as they know it
+//! from other clients. Relatives of a fault bear its number. Behaviour 106 is
+//! about objects (validators) that an app hands to a client library and that must not be stored. Over gRPC an app hands over
+//! nothing but data, and what a call brings along, such as its bounds, is part of that call only; so it has no story.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,11 +19,17 @@ mod answers;
 mod bad_input;
 mod calls;
 mod cancel;
+mod clock;
 mod crash;
+mod encodings;
 mod eras;
 mod fidelity;
+mod half_open;
 mod harness;
+mod headers;
 mod hostile;
+mod http2;
+mod human;
 mod isolation;
 mod lifecycle;
 mod listings;
@@ -38,3 +50,5 @@ mod survey;
 mod tasks;
 mod transports;
 mod updates;
+mod vault;
+mod wire;

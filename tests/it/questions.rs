@@ -9,7 +9,7 @@ use tonic_types::StatusExt as _;
 
 /// Where a server's question comes from.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+pub(crate) enum Way {
     /// As a result, answered by another call (modern).
     Result,
     /// On the stream that answers the call (legacy).
@@ -18,9 +18,9 @@ enum Way {
     PushStream,
 }
 
-const WAYS: [Way; 3] = [Way::Result, Way::CallStream, Way::PushStream];
+pub(crate) const WAYS: [Way; 3] = [Way::Result, Way::CallStream, Way::PushStream];
 
-fn form(message: &str) -> Value {
+pub(crate) fn form(message: &str) -> Value {
     json!({
         "mode": "form", "message": message,
         "requestedSchema": {
@@ -30,16 +30,16 @@ fn form(message: &str) -> Value {
     })
 }
 
-fn ask(id: &str) -> Value {
+pub(crate) fn ask(id: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": form("Who are you?")})
 }
 
-fn complete(text: &Value) -> Value {
+pub(crate) fn complete(text: &Value) -> Value {
     json!({"resultType": "complete", "content": [{"type": "text", "text": text.to_string()}]})
 }
 
 /// A server whose `ask` answers with what it was told.
-async fn asking(way: Way) -> FakeMcp {
+pub(crate) async fn asking(way: Way) -> FakeMcp {
     let builder = if matches!(way, Way::Result) {
         FakeMcp::modern()
     } else {
@@ -94,27 +94,27 @@ pub(crate) fn with_forms(mut spec: ServerSpec) -> ServerSpec {
     spec
 }
 
-async fn add(app: &Clients, fake: &FakeMcp) {
+pub(crate) async fn add(app: &Clients, fake: &FakeMcp) {
     app.add("s", with_forms(http_spec("The Asker", &fake.url())))
         .await
         .unwrap();
     app.wait_for("s", ConnectionState::Ready).await;
 }
 
-type Call = JoinHandle<Result<v1::ToolResult, tonic::Status>>;
+pub(crate) type Call = JoinHandle<Result<v1::ToolResult, tonic::Status>>;
 
-fn start_call(app: &Clients, server: &str) -> Call {
+pub(crate) fn start_call(app: &Clients, server: &str) -> Call {
     let (app, server) = (app.clone(), server.to_owned());
     tokio::spawn(async move { app.call_tool(&server, "ask", "{}").await })
 }
 
-async fn result_of(call: Call) -> Value {
+pub(crate) async fn result_of(call: Call) -> Value {
     let result = within("the end of the call", call).await.unwrap().unwrap();
     serde_json::from_str(&text_of(&result)).unwrap()
 }
 
 #[tokio::test]
-async fn another_app_sees_the_question_and_answers_it() {
+async fn b34_another_app_sees_the_question_and_answers_it() {
     for way in WAYS {
         let daemon = TestDaemon::start().await;
         let (caller, human) = (daemon.clients().await, daemon.clients().await);
@@ -196,7 +196,7 @@ async fn a_process_asks_in_both_eras() {
 }
 
 #[tokio::test]
-async fn a_question_is_answered_once() {
+async fn b34_a_question_is_answered_once() {
     for way in WAYS {
         let daemon = TestDaemon::start().await;
         let app = daemon.clients().await;
@@ -223,7 +223,7 @@ async fn a_question_is_answered_once() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
+async fn b34_an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
     let fake = asking(Way::Result).await;
@@ -325,7 +325,7 @@ async fn a_question_can_be_declined_or_cancelled() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_takes_its_question_along() {
+async fn b34_a_cancelled_call_takes_its_question_along() {
     for way in [Way::Result, Way::CallStream] {
         let daemon = TestDaemon::start().await;
         let app = daemon.clients().await;
@@ -384,32 +384,7 @@ async fn several_rounds_carry_only_the_latest_state_and_answers() {
 }
 
 #[tokio::test]
-async fn a_human_may_take_longer_than_the_call_may() {
-    for way in [Way::Result, Way::CallStream] {
-        let daemon = TestDaemon::start().await;
-        let app = daemon.clients().await;
-        let fake = asking(way).await;
-        add(&app, &fake).await;
-        let mut updates = app.updates("").await;
-        let call = v1::ToolCall {
-            timeout: Some(millis(600)),
-            idle_timeout: Some(millis(600)),
-            ..app.call("s", "ask", "{}")
-        };
-        let call = tokio::spawn({
-            let app = app.clone();
-            async move { app.call_with(call).await }
-        });
-        let question = updates.pending().await;
-        // The human's time is what this is about.
-        tokio::time::sleep(Duration::from_millis(1200)).await;
-        app.accept(&question.id, r#"{"name":"Ada"}"#).await.unwrap();
-        assert_eq!(result_of(call).await["action"], "accept", "{way:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_question_without_an_answer_expires() {
+async fn b34_a_question_without_an_answer_expires() {
     let daemon = TestDaemon::builder()
         .set("questions.expiry", "1s")
         .start()
@@ -446,7 +421,7 @@ async fn a_question_too_many_says_so_and_not_that_it_is_forbidden() {
 }
 
 #[tokio::test]
-async fn a_lost_server_voids_its_question() {
+async fn b34_a_lost_server_voids_its_question() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
     let fake = asking(Way::CallStream).await;

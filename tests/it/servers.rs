@@ -241,22 +241,6 @@ async fn changed_headers_take_effect() {
 }
 
 #[tokio::test]
-async fn headers_survive_a_restart() {
-    let mut daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let fake = FakeMcp::echo(true).await;
-    let spec = with_headers(http_spec("Fake", &fake.url()), &[("X-Key", "kept-secret")]);
-    let server = app.add_ready(spec).await;
-    daemon.restart().await;
-    let app = daemon.clients().await;
-    app.wait_for(&server.id, ConnectionState::Ready).await;
-    app.call_tool(&server.id, "echo", "{}").await.unwrap();
-    let call = fake.wait_method("tools/call").await;
-    assert_eq!(call.header("x-key"), "kept-secret");
-    assert!(!daemon.log().contains("kept-secret"));
-}
-
-#[tokio::test]
 async fn settings_are_updated_by_mask_and_guarded_by_the_etag() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;

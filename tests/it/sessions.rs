@@ -459,6 +459,78 @@ async fn b13_a_session_comes_from_a_successful_handshake_only() {
     .await;
 }
 
+/// A legacy server whose handshake answers with these session headers.
+async fn giving(ids: &'static [&'static str]) -> FakeMcp {
+    let builder = FakeMcp::legacy().sessionless().without_push();
+    let fake = builder.tool(tool("echo")).start().await;
+    for id in ids {
+        fake.allow_session(id);
+    }
+    fake.reply("initialize", move |seen| {
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        headers.extend(ids.iter().map(|id| (SESSION, (*id).to_owned())));
+        let result = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+            "serverInfo": {"name": "fake", "version": "1"},
+        });
+        let answer = json!({"jsonrpc": "2.0", "id": seen.json["id"], "result": result});
+        Reply::Raw(200, headers, answer.to_string().into())
+    });
+    fake
+}
+
+#[tokio::test]
+async fn b13_odd_session_ids_have_a_defined_way() {
+    // Eight kilobytes of everything that is visible.
+    static LONG: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| ('!'..='~').cycle().take(8192).collect());
+    let long: &'static str = &LONG;
+    let used: [(&'static [&'static str], &str); 5] = [
+        (&[""], ""),
+        (&["twice", "twice"], "twice"),
+        (&["", "one"], "one"),
+        (&["a b;c=\"d\", e"], "a b;c=\"d\", e"),
+        (Box::leak(Box::new([long])), long),
+    ];
+    one_and_two(async |mut stage| {
+        let mut fakes = Vec::new();
+        for (number, (ids, wanted)) in used.iter().enumerate() {
+            let fake = giving(ids).await;
+            let name = format!("s-{number}");
+            stage.add(&name, http_spec(&name, &fake.url())).await;
+            fakes.push((name, fake, *wanted));
+        }
+        for _ in 0..2 {
+            for (name, fake, wanted) in &fakes {
+                stage.other().wait_for(name, ConnectionState::Ready).await;
+                stage.other().call_tool(name, "echo", "{}").await.unwrap();
+                let seen = fake.seen_of("tools/call");
+                let last = seen.last().unwrap();
+                assert_eq!(last.headers.contains_key(SESSION), !wanted.is_empty());
+                assert_eq!(last.header(SESSION), *wanted, "{name}");
+            }
+            stage.restart().await;
+        }
+        for (ids, part) in [
+            (&["one", "two"][..], "two different session ids"),
+            (&["sessi\u{f6}n"], "not ASCII"),
+        ] {
+            let fake = giving(ids).await;
+            let added = stage
+                .other()
+                .add("odd", http_spec("Odd", &fake.url()))
+                .await;
+            let server = added.unwrap().server.unwrap();
+            assert_eq!(server.state(), ConnectionState::Failed);
+            let (reason, message) = server.failure();
+            assert_eq!(reason, "UPSTREAM_PROTOCOL", "{message}");
+            assert!(message.contains(part), "{message}");
+            stage.other().remove("odd").await.unwrap();
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn b13_a_modern_404_means_that_the_method_is_unknown() {
     one_and_two(async |stage| {

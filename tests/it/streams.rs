@@ -199,6 +199,16 @@ async fn b14_resuming_in_vain_has_an_end() {
             all_unknown(&stage, "refused").await;
             assert_eq!(resumed_behind(&fake).len() - before, stage.apps.len());
         }
+        // An id with a NUL in it is none: the one before it stays.
+        resumable(
+            &fake,
+            "id: CALL-1\nretry: 1\ndata:\n\nid: CALL-2\0\ndata:\n\n",
+            |_| Reply::Json(Value::Null),
+        );
+        let before = resumed_behind(&fake);
+        all_done(&stage, "an id with a NUL").await;
+        let since = resumed_behind(&fake).split_off(before.len());
+        assert_eq!(since, vec!["1"; stage.apps.len()]);
         // An empty id takes the last one back: there is nothing to resume behind.
         resumable(&fake, "id: CALL-1\ndata:\n\nid:\ndata:\n\n", |_| {
             Reply::Json(Value::Null)

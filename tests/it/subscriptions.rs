@@ -129,3 +129,33 @@ async fn a_server_that_announces_nothing_says_so() {
     let outcome = follow(&app, &id).await;
     ErrorFacts::expect(outcome, Code::Unimplemented, "NOT_SUPPORTED");
 }
+
+#[tokio::test]
+async fn b13_a_new_session_renews_what_is_followed() {
+    one_and_two(async |stage| {
+        let fake = fake().await;
+        fake.set_list("tools", vec![tool("echo")]);
+        stage.add_http(&fake.url()).await;
+        let mut all = Vec::new();
+        for app in &stage.apps {
+            all.push(subscribed(app, "s").await);
+        }
+        let old = fake.wait_method("resources/subscribe").await;
+        fake.end_sessions();
+        let found = stage.other().read("s", URI).await;
+        ErrorFacts::expect(found, Code::Unimplemented, "UPSTREAM_ERROR");
+        let renewed = fake
+            .wait("the renewal under the new session", |seen| {
+                seen.method() == "resources/subscribe"
+                    && seen.header("mcp-session-id") != old.header("mcp-session-id")
+            })
+            .await;
+        assert!(fake.sessions().contains(renewed.header("mcp-session-id")));
+        fake.push(update()).await;
+        for events in &mut all {
+            while !matches!(next(events).await, Event::Updated(updated) if updated.uri == URI) {}
+        }
+        assert_eq!(fake.seen_of("initialize").len(), 2);
+    })
+    .await;
+}

@@ -20,13 +20,24 @@ fn posted_to_stream(fake: &FakeMcp) -> usize {
         .count()
 }
 
-/// Adds a server that cannot be connected, and returns reason and message of its failure.
+/// Adds a server that cannot be connected, with one app attached and with two, and returns reason and message of its
+/// failure: the same for all.
 async fn failure(spec: ServerSpec) -> (ConnectionState, String, String) {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let server = app.add("s", spec).await.unwrap().server.unwrap();
-    let (reason, message) = server.failure();
-    (server.state(), reason.to_owned(), message.to_owned())
+    let told = std::cell::RefCell::new(Vec::new());
+    one_and_two(async |stage| {
+        stage.app().add("s", spec.clone()).await.unwrap();
+        for app in &stage.apps {
+            let server = app.get("s").await.unwrap();
+            let (reason, message) = server.failure();
+            let told = &mut *told.borrow_mut();
+            told.push((server.state(), reason.to_owned(), message.to_owned()));
+        }
+    })
+    .await;
+    let mut told = told.into_inner();
+    told.dedup();
+    assert_eq!(told.len(), 1, "{told:?}");
+    told.remove(0)
 }
 
 fn refuse(status: u16, body: &'static str) -> Reply {
@@ -34,30 +45,39 @@ fn refuse(status: u16, body: &'static str) -> Reply {
 }
 
 #[tokio::test]
-async fn b17_auto_finds_sse_and_remembers_it() {
-    let fake = sse().await;
-    let mut daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let server = app.add_http("S", &fake.url()).await;
-    let status = server.facts();
-    assert_eq!(status.transport(), TransportKind::Sse);
-    assert_eq!(
-        (status.era(), status.push()),
-        (Era::Legacy, v1::PushState::Open)
-    );
-    let result = app.call_tool(&server.id, "echo", r#"{"n":1.0}"#).await;
-    assert_eq!(text_of(&result.unwrap()), r#"{"n":1.0}"#);
-    let probes = posted_to_stream(&fake);
-    assert!(probes > 0);
-
-    daemon.restart().await;
-    let app = daemon.clients().await;
-    app.wait_for(&server.id, ConnectionState::Ready).await;
-    assert_eq!(posted_to_stream(&fake), probes, "the transport was known");
+async fn behaviour_17_auto_finds_sse_and_remembers_it() {
+    for status in [404, 405] {
+        one_and_two(async |mut stage| {
+            let fake = sse().await;
+            fake.reply("*", move |seen| {
+                if seen.http == "POST" && seen.path == "/sse" {
+                    return refuse(status, "");
+                }
+                Reply::Default
+            });
+            let server = stage.add_http(&fake.url()).await;
+            let facts = server.facts();
+            assert_eq!(facts.transport(), TransportKind::Sse);
+            assert_eq!(
+                (facts.era(), facts.push()),
+                (Era::Legacy, v1::PushState::Open)
+            );
+            for app in &stage.apps {
+                let result = app.call_tool("s", "echo", r#"{"n":1.0}"#).await;
+                assert_eq!(text_of(&result.unwrap()), r#"{"n":1.0}"#);
+            }
+            let probes = posted_to_stream(&fake);
+            assert!(probes > 0);
+            stage.restart().await;
+            stage.other().wait_for("s", ConnectionState::Ready).await;
+            assert_eq!(posted_to_stream(&fake), probes, "the transport was known");
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
-async fn b19_a_text_decides_nothing() {
+async fn behaviour_19_a_text_decides_nothing() {
     let fake = FakeMcp::legacy().start().await;
     fake.reply("*", |seen| match seen.http.as_str() {
         "POST" => refuse(500, "401 Unauthorized, 404 Not Found, 405"),
@@ -85,7 +105,7 @@ async fn b19_a_text_decides_nothing() {
 }
 
 #[tokio::test]
-async fn b20_a_session_that_is_not_found_is_no_missing_transport() {
+async fn behaviour_20_a_session_that_is_not_found_is_no_missing_transport() {
     let fake = FakeMcp::legacy().start().await;
     fake.reply("*", |seen| match seen.http.as_str() {
         "POST" => refuse(
@@ -105,7 +125,7 @@ async fn b20_a_session_that_is_not_found_is_no_missing_transport() {
 }
 
 #[tokio::test]
-async fn b21_when_both_fail_the_failure_names_both() {
+async fn behaviour_21_when_both_fail_the_failure_names_both() {
     let fake = FakeMcp::legacy().start().await;
     fake.reply("*", |seen| match seen.http.as_str() {
         "POST" => refuse(405, "no POST here"),
@@ -130,6 +150,41 @@ async fn b21_when_both_fail_the_failure_names_both() {
         (ConnectionState::Authenticating, "SIGN_IN_REQUIRED"),
         "{message}"
     );
+}
+
+#[tokio::test]
+async fn b10_a_name_with_two_addresses_is_reached_at_the_one_that_listens() {
+    one_and_two(async |stage| {
+        for (family, addr) in [("four", "127.0.0.1:0"), ("six", "[::1]:0")] {
+            for (kind, builder) in [
+                ("modern", FakeMcp::modern()),
+                ("legacy", FakeMcp::legacy()),
+                ("sse", FakeMcp::legacy().http_sse()),
+            ] {
+                let builder = builder.tool(tool("echo")).at(addr.parse().unwrap());
+                let fake = builder.start().await;
+                let literal = fake.url();
+                let host = literal.split('/').nth(2).unwrap();
+                let port = fake.addr().port();
+                let named = literal.replace(host, &format!("localhost:{port}"));
+                for (form, url) in [("literal", &literal), ("named", &named)] {
+                    let id = format!("{kind}-{family}-{form}");
+                    let server = stage.add(&id, http_spec(&id, url)).await;
+                    let spec = format!("{:?}", server.spec.unwrap());
+                    assert!(spec.contains(url.as_str()), "{url} in {spec}");
+                    for app in &stage.apps {
+                        app.call_tool(&id, "echo", "{}").await.unwrap();
+                    }
+                    let seen = fake.seen();
+                    assert_eq!(
+                        seen.last().unwrap().header("host"),
+                        url.split('/').nth(2).unwrap()
+                    );
+                }
+            }
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::v1::stream_updates_response::Event;
 use mcp_sidecar_tests::v1::upsert::Resource;
 
-async fn register(app: &Clients, id: &str) {
+pub(crate) async fn register(app: &Clients, id: &str) {
     let request = v1::AddServerRequest {
         server_id: id.to_owned(),
         spec: Some(http_spec(id, &format!("http://127.0.0.1:9/{id}"))),
@@ -14,7 +14,7 @@ async fn register(app: &Clients, id: &str) {
     app.add_with(request).await.unwrap();
 }
 
-async fn rename(app: &Clients, id: &str, name: String) {
+pub(crate) async fn rename(app: &Clients, id: &str, name: String) {
     let request = v1::UpdateServerRequest {
         namespace: app.namespace(),
         server_id: id.to_owned(),
@@ -36,7 +36,7 @@ fn ids(held: &[Resource]) -> Vec<String> {
 }
 
 /// Reads on to the server with this id and returns the ids of all others on the way.
-async fn until(updates: &mut Updates, id: &str) -> Vec<String> {
+pub(crate) async fn until(updates: &mut Updates, id: &str) -> Vec<String> {
     let mut before = Vec::new();
     updates
         .find(&format!("`{id}`"), |response| match &response.event {

@@ -213,6 +213,19 @@ impl Clients {
         self.servers().disconnect_server(request).await.map(|_| ())
     }
 
+    /// Waits until so many calls are under way at a server.
+    pub async fn calls_in_flight(&self, id: &str, wanted: usize) {
+        crate::wait::eventually(
+            &format!("{wanted} calls in flight at `{id}`"),
+            crate::wait::PATIENCE,
+            async || {
+                let server = self.get(id).await.expect("GetServer");
+                (server.facts().calls_in_flight as usize == wanted).then_some(())
+            },
+        )
+        .await;
+    }
+
     /// GetServerLog.
     pub async fn log(&self, id: &str) -> Result<Vec<v1::ServerLogLine>, Status> {
         let request = v1::GetServerLogRequest {

@@ -27,6 +27,7 @@ pub mod stage;
 pub mod stranger;
 pub mod updates;
 pub mod wait;
+pub mod wall_clock;
 
 /// The messages of the contract.
 pub use mcp_sidecar_proto::v1;

@@ -181,6 +181,7 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         .into(),
         stderr_tail: status.stderr_tail,
         tools_not_allowed: status.not_allowed,
+        calls_in_flight: status.calls_in_flight,
     }
 }
 

@@ -93,6 +93,12 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
             HOUR,
         ),
         (
+            "reconnect.keepalive_interval",
+            reconnect.keepalive_interval,
+            SECOND,
+            HOUR,
+        ),
+        (
             "reconnect.list_refresh_interval",
             reconnect.list_refresh_interval,
             SECOND,

@@ -7,7 +7,7 @@ mod actor;
 mod apart;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
@@ -26,6 +26,8 @@ use apart::Apart;
 
 /// Commands that may wait for the actor.
 const COMMANDS: usize = 1024;
+/// When to call again while no attempt is due: one is under way.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What is known of a server now.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +38,8 @@ pub struct Live {
     pub catalog: Arc<Catalog>,
     /// The way to it, if there is one.
     pub link: Option<Arc<Link>>,
+    /// When the next attempt starts. The time in the status is for show: the wall clock may be set meanwhile.
+    pub retry_due: Option<Instant>,
     /// Ways to it for single apps, where they share none.
     apart: Option<Apart>,
 }
@@ -254,9 +258,9 @@ impl Handle {
         let mut live = self.live.clone();
         let bound = Deadline::after(self.connect_bound);
         loop {
-            let now = live.borrow_and_update().clone();
+            let mut now = live.borrow_and_update().clone();
             // A link that is lost is about to be replaced: wait for what comes of it.
-            let link = now.link.filter(|link| !link.is_lost());
+            let link = now.link.take().filter(|link| !link.is_lost());
             match (now.status.state, link) {
                 (ConnectionState::Ready, Some(link)) => return Ok((link, now.catalog)),
                 // A refresh: what was known before still holds.
@@ -272,7 +276,7 @@ impl Handle {
                     | ConnectionState::Ready,
                     _,
                 ) => {}
-                _ => return Err(not_usable(&self.key, &now.status)),
+                _ => return Err(not_usable(&self.key, &now)),
             }
             tokio::select! {
                 changed = live.changed() => {
@@ -283,7 +287,7 @@ impl Handle {
                 () = deadline.elapsed() => {
                     return Err(Error::new(Reason::DeadlineExceeded, format!("server `{}` is still connecting", self.key.id)));
                 }
-                () = bound.elapsed() => return Err(not_usable(&self.key, &now.status)),
+                () = bound.elapsed() => return Err(not_usable(&self.key, &now)),
             }
         }
     }
@@ -291,8 +295,8 @@ impl Handle {
 
 /// Why calls cannot be made in this state.
 #[must_use]
-pub fn not_usable(key: &ServerKey, status: &ServerStatus) -> Error {
-    let id = &key.id;
+pub fn not_usable(key: &ServerKey, live: &Live) -> Error {
+    let (id, status) = (&key.id, &live.status);
     let cause = status
         .last_failure
         .as_ref()
@@ -314,10 +318,9 @@ pub fn not_usable(key: &ServerKey, status: &ServerStatus) -> Error {
                 Some(cause) => format!("server `{id}` cannot be reached: {cause}"),
                 None => format!("server `{id}` is still connecting"),
             };
-            let delay = status
-                .next_retry
-                .map_or(1000, |at| at.0.saturating_sub(Clock.wall().0));
-            let delay = Duration::from_millis(u64::try_from(delay).unwrap_or(0));
+            let delay = live
+                .retry_due
+                .map_or(RETRY, |at| at.saturating_duration_since(Clock.now()));
             Error::new(Reason::UpstreamUnreachable, message).retry_after(delay)
         }
     };

@@ -256,6 +256,10 @@ pub fn encode_value(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
     use super::{encode_value, find_param_headers, param_headers};
     use crate::mcp::protocol::RawJson;
 
@@ -341,5 +345,46 @@ mod tests {
             r#""p":{"x":"x-mcp-header"},"#.repeat(20_000)
         );
         assert!(find_param_headers(&raw(&wide)).is_err());
+    }
+
+    /// What the receiver of a header makes of its value.
+    fn decode(value: &str) -> String {
+        let inner = value
+            .strip_prefix("=?base64?")
+            .and_then(|rest| rest.strip_suffix("?="));
+        match inner {
+            Some(text) => String::from_utf8(STANDARD.decode(text).unwrap()).unwrap(),
+            None => value.to_owned(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_fits_into_a_header_and_comes_back(value in any::<String>()) {
+            let written = encode_value(&value);
+            let header = http::HeaderValue::try_from(&written);
+            // A receiver removes space around a value: there must be none that counts.
+            prop_assert_eq!(written.trim_matches([' ', '\t']), &written);
+            prop_assert!(header.is_ok_and(|header| header.to_str().is_ok()), "{:?}", written);
+            prop_assert_eq!(decode(&written), value);
+        }
+
+        #[test]
+        fn no_arguments_and_no_schema_make_it_panic(
+            text in "[\\[\\]{}:,\"a0-9.eE+-]{0,40}|\\PC{0,40}",
+            value in any::<f64>(),
+        ) {
+            let schema = raw(r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}"#);
+            let found = find_param_headers(&schema).unwrap();
+            let quoted = serde_json::to_string(&text).unwrap();
+            for json in [format!("{{\"a\":{quoted}}}"), format!("{{\"a\":{value:e}}}"), text] {
+                let Ok(arguments) = RawJson::parse(json) else { continue };
+                for (name, value) in param_headers(&found, &arguments) {
+                    prop_assert_eq!(name, "mcp-param-a");
+                    prop_assert!(http::HeaderValue::try_from(value).is_ok());
+                }
+                let _ = find_param_headers(&arguments);
+            }
+        }
     }
 }

@@ -271,6 +271,13 @@ impl Link {
         !self.transport.sees_the_end()
     }
 
+    /// Calls for apps that are under way.
+    #[must_use]
+    pub fn calls_in_flight(&self) -> u32 {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        u32::try_from(running.len()).unwrap_or(u32::MAX)
+    }
+
     /// Waits until something has happened, and takes it.
     pub async fn news(&self) -> News {
         self.has_news.notified().await;

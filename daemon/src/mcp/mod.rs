@@ -56,6 +56,8 @@ pub struct Settings {
     pub reconnect_max: Duration,
     /// How often a READY server is asked for a sign of life.
     pub liveness: Duration,
+    /// How often a connection with nothing to say is probed.
+    pub keepalive: Duration,
     /// How often lists are read again from a server that does not push.
     pub list_refresh: Duration,
     /// Whether servers may be child processes.

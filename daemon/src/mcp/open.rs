@@ -309,6 +309,7 @@ impl Dialer {
                     UnixProtocol::Http => {
                         let options = ClientOptions {
                             connect_timeout: self.settings.connect,
+                            keepalive: self.settings.keepalive,
                         };
                         let client = self.policy.socket_client(&socket.path, options)?;
                         let grace = self.settings.close_grace;

@@ -440,9 +440,12 @@ pub fn encode_response(id: &RawJson, outcome: &Result<RawJson, RpcError>) -> Byt
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use proptest::prelude::{any, proptest};
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-    use super::{Message, RawJson, encode_request, is_reserved_meta_key, parse, parse_all};
+    use super::{
+        Message, RawJson, encode_notification, encode_request, encode_response,
+        is_reserved_meta_key, parse, parse_all,
+    };
 
     fn text(json: &str) -> Bytes {
         Bytes::from(json.to_owned())
@@ -523,6 +526,40 @@ mod tests {
         #[test]
         fn no_bytes_make_the_parser_panic(bytes in any::<Vec<u8>>()) {
             let _ = parse_all(&Bytes::from(bytes));
+        }
+
+        #[test]
+        fn a_message_that_was_damaged_does_not_make_the_parser_panic(
+            id in any::<u64>(), method in any::<String>(), at in any::<usize>(), byte in any::<u8>(), end in any::<usize>(),
+        ) {
+            let mut bytes = encode_request(id, &method, &RawJson::encode(&method)).to_vec();
+            let (at, end) = (at % bytes.len(), end % (bytes.len() + 1));
+            bytes[at] = byte;
+            let _ = parse_all(&Bytes::from(bytes.clone()));
+            bytes.truncate(end);
+            let _ = parse_all(&Bytes::from(bytes));
+        }
+
+        #[test]
+        fn what_is_written_is_read_as_it_was(id in any::<u64>(), name in any::<String>(), value in any::<String>()) {
+            let params = RawJson::encode(&std::collections::BTreeMap::from([(&name, &value)]));
+            let request = parse(&encode_request(id, &name, &params));
+            let Ok(Message::Request { id: raw, method, params: Some(read) }) = request else {
+                panic!("no request: {request:?}");
+            };
+            prop_assert_eq!((raw.as_str(), &method, read.as_str()), (&*id.to_string(), &name, params.as_str()));
+            let notification = parse(&encode_notification(&name, Some(&params)));
+            let Ok(Message::Notification { method, params: Some(read) }) = notification else {
+                panic!("no notification: {notification:?}");
+            };
+            prop_assert_eq!((&method, read.as_str()), (&name, params.as_str()));
+            let response = parse(&encode_response(&raw, &Ok(params.clone())));
+            let Ok(Message::Response { id: Some(back), outcome: Ok(read) }) = response else {
+                panic!("no response: {response:?}");
+            };
+            prop_assert_eq!((back, read.as_str()), (id, params.as_str()));
+            // One line, whatever is in it: that is how it is framed on a shared channel.
+            prop_assert!(!encode_request(id, &name, &params).contains(&b'\n'));
         }
     }
 }

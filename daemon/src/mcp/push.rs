@@ -182,7 +182,7 @@ impl Listener {
                     match end {
                         StreamEnd::Closed => {}
                         StreamEnd::Broken => self.link.report(|news| news.suspect = true),
-                        StreamEnd::TooLarge(error) => {
+                        StreamEnd::Unusable(error) => {
                             tracing::warn!(%error, "the notification stream was dropped");
                             // Behind the same event the same message would come again.
                             last_event_id = None;

@@ -184,6 +184,9 @@ pub struct ServerStatus {
     pub push: Push,
     /// The last lines of a child's standard error.
     pub stderr_tail: String,
+    /// Calls under way now. A gauge for whoever asks: never stored, and no news.
+    #[serde(skip)]
+    pub calls_in_flight: u32,
 }
 
 /// A line that a child process wrote to its standard error.

@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,18 +19,22 @@ const MAX_REDIRECTS: usize = 5;
 const IDLE_PER_HOST: usize = 128;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(30);
+/// TCP probes in a row without an answer after which a connection is given up.
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// What differs between HTTP clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientOptions {
     /// Bound on resolving, connecting and the TLS handshake.
     pub connect_timeout: Duration,
+    /// How often the other end of a connection with nothing to say is probed, with TCP keep-alive and HTTP/2 pings.
+    pub keepalive: Duration,
 }
 
 impl Policy {
     /// An HTTP client that connects only to what the policy permits. It has a connection pool: make few, clone them.
     ///
-    /// Every resolved address is judged: blocked ones are dropped, and a name with no other address fails with an
+    /// `localhost` is both loopback addresses; whichever takes the connection is used. Every resolved address is judged: blocked ones are dropped, and a name with no other address fails with an
     /// error that [`blocked_cause`] recognises. Redirects are followed within the same origin only, at most five, each
     /// judged again; a refused one fails naming both URLs, so custom headers never leave the origin. No proxy, no
     /// cookies, no timeout beside the connect timeout; gzip and brotli are decoded; TLS is rustls with the system's
@@ -83,7 +87,13 @@ impl Policy {
             .connect_timeout(options.connect_timeout)
             .pool_max_idle_per_host(IDLE_PER_HOST)
             .pool_idle_timeout(IDLE_FOR)
-            .tcp_keepalive(Duration::from_secs(30))
+            // RFC 9112 section 5.2: in a response, a folded line is read as one.
+            .http1_allow_obsolete_multiline_headers_in_responses(true)
+            .tcp_keepalive(options.keepalive)
+            .tcp_keepalive_interval(options.keepalive)
+            .tcp_keepalive_retries(KEEPALIVE_PROBES)
+            .http2_keep_alive_interval(options.keepalive)
+            .http2_keep_alive_timeout(options.keepalive)
     }
 
     fn redirects(&self) -> redirect::Policy {
@@ -250,6 +260,19 @@ impl Names for SystemResolver {
     }
 }
 
+/// Where `localhost` is, whatever the system's table of hosts says: a server on it may listen on either address only.
+const LOOPBACK: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+/// Names that mean this host and are never looked up (RFC 6761 section 6.3).
+fn is_localhost(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let last = name.rsplit('.').next().unwrap_or(name);
+    last.eq_ignore_ascii_case("localhost")
+}
+
 /// Drops every address that the policy refuses.
 struct GuardedResolver {
     policy: Policy,
@@ -267,7 +290,11 @@ impl Resolve for GuardedResolver {
                 let refusal = blocked(&name, rule, &remedy(&name));
                 return Err(Refused(refusal).into());
             }
-            let found = names.lookup(name.clone()).await?;
+            let found = if is_localhost(&name) {
+                LOOPBACK.map(|ip| SocketAddr::new(ip, 0)).to_vec()
+            } else {
+                names.lookup(name.clone()).await?
+            };
             let mut refused = None;
             let permitted: Vec<SocketAddr> = found
                 .into_iter()

@@ -255,6 +255,7 @@ fn client(policy: &Policy, names: &[(&'static str, &[&str])]) -> reqwest::Client
         .collect();
     let options = ClientOptions {
         connect_timeout: Duration::from_secs(5),
+        keepalive: Duration::from_secs(30),
     };
     policy.build(options, Arc::new(Book(book))).unwrap()
 }
@@ -395,6 +396,7 @@ async fn a_redirect_within_the_origin_is_followed() {
 fn the_system_client_can_be_made() {
     let options = ClientOptions {
         connect_timeout: Duration::from_secs(5),
+        keepalive: Duration::from_secs(30),
     };
     assert!(strict().http_client(options).is_ok());
 }

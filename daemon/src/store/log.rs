@@ -275,7 +275,9 @@ pub(super) struct Bounds {
     pub(super) ended_questions: Duration,
 }
 
-/// Deletes the oldest updates that are out of bounds, at most `chunk` of them.
+/// Deletes the oldest updates that are out of bounds, up to the first one that is not, and at most `chunk` of them. The
+/// wall clock may have been ahead for a while: an update that seems older than one before it stays as long as that one,
+/// because a log with a gap would let readers resume before the gap and miss what was in it.
 pub(super) fn prune(
     connection: &Connection,
     bounds: Bounds,
@@ -293,9 +295,10 @@ pub(super) fn prune(
     let age = i64::try_from(bounds.age.as_millis()).unwrap_or(i64::MAX);
     let deleted = connection
         .prepare_cached(
-            "DELETE FROM updates WHERE revision IN (
-                 SELECT revision FROM (SELECT revision, committed, written FROM updates ORDER BY revision LIMIT ?1)
-                 WHERE revision <= ?2 OR committed < ?3 OR written <= ?4)",
+            "WITH oldest AS (SELECT revision, committed, written FROM updates ORDER BY revision LIMIT ?1)
+             DELETE FROM updates WHERE revision < coalesce(
+                 (SELECT min(revision) FROM oldest WHERE revision > ?2 AND committed >= ?3 AND written > ?4),
+                 (SELECT max(revision) + 1 FROM oldest))",
         )?
         .execute(params![
             count(chunk),

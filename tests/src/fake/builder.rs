@@ -30,6 +30,7 @@ impl Builder {
                 version: if modern { MODERN } else { LEGACY },
                 forgetful: false,
                 follows: false,
+                tls: false,
             },
             hooks: Mutex::default(),
             lists: Mutex::default(),
@@ -42,6 +43,7 @@ impl Builder {
             session_count: AtomicU64::new(0),
             channels: Mutex::default(),
             sessions: Mutex::default(),
+            sent_away: watch::Sender::default(),
             unknown_session: Mutex::new((404, String::new())),
         };
         Self {
@@ -76,6 +78,13 @@ impl Builder {
     #[must_use]
     pub fn capability(mut self, name: &str, value: Value) -> Self {
         self.inner.more_capabilities.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Speaks HTTP/2 over TLS; see [`tls`](super::tls).
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.inner.traits.tls = true;
         self
     }
 

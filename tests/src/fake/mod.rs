@@ -28,10 +28,12 @@ use crate::wait::within;
 mod builder;
 mod channel;
 mod defaults;
+pub mod line;
 mod place;
 pub mod proxy;
 pub mod relay;
 mod reply;
+pub mod tls;
 
 pub use builder::Builder;
 use channel::Channel;
@@ -113,6 +115,8 @@ struct Traits {
     version: &'static str,
     forgetful: bool,
     follows: bool,
+    /// HTTP/2 over TLS.
+    tls: bool,
 }
 
 struct Inner {
@@ -129,6 +133,8 @@ struct Inner {
     /// Open sessions of HTTP+SSE, by their URLs.
     channels: Mutex<HashMap<String, Channel>>,
     sessions: Mutex<HashSet<String>>,
+    /// Counts the times that clients were sent away; see [`FakeMcp::go_away`].
+    sent_away: watch::Sender<usize>,
     /// How requests of a session that is unknown are refused.
     unknown_session: Mutex<(u16, String)>,
 }
@@ -163,7 +169,12 @@ impl FakeMcp {
             Wire::Sse => channel::STREAM,
             Wire::Streamable | Wire::Lines => "/mcp",
         };
-        format!("http://{}{path}", self.addr())
+        let scheme = if self.inner.traits.tls {
+            "https"
+        } else {
+            "http"
+        };
+        format!("{scheme}://{}{path}", self.addr())
     }
 
     /// Its address.
@@ -209,6 +220,11 @@ impl FakeMcp {
             Place::Tcp(addr) => place::listen_at(*addr, inner).await.1,
             Place::Unix(dir) => place::listen_in(dir, inner),
         };
+    }
+
+    /// Sends GOAWAY on every connection of HTTP/2: what is under way may end, and nothing new begins on it.
+    pub fn go_away(&self) {
+        self.inner.sent_away.send_modify(|times| *times += 1);
     }
 
     /// Ends every open stream of HTTP+SSE.

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-use super::{Dropped, Inner, Wire, answer, channel};
+use super::{Dropped, Inner, Wire, answer, channel, tls};
 use crate::wait::{PATIENCE, eventually};
 
 /// Name of a socket in its directory.
@@ -80,8 +80,36 @@ async fn serve(listener: TcpListener, inner: Arc<Inner>) {
             continue;
         };
         let inner = Arc::clone(&inner);
-        connections.spawn(serve_http(stream, inner));
+        if inner.traits.tls {
+            connections.spawn(serve_tls(stream, inner));
+        } else {
+            connections.spawn(serve_http(stream, inner));
+        }
     }
+}
+
+async fn serve_tls(stream: TcpStream, inner: Arc<Inner>) {
+    let Ok(stream) = tls::acceptor().accept(stream).await else {
+        return;
+    };
+    let mut sent_away = inner.sent_away.subscribe();
+    let service = hyper::service::service_fn(move |request| {
+        let inner = Arc::clone(&inner);
+        async move { answer(&inner, request).await.ok_or(Dropped) }
+    });
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let connection = hyper::server::conn::http2::Builder::new(executor)
+        .max_concurrent_streams(10_000)
+        // A server that defends itself against many resets ends the connection, and there is nothing a client can do.
+        .max_pending_accept_reset_streams(10_000)
+        .max_local_error_reset_streams(None)
+        .serve_connection(hyper_util::rt::TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        _ended = &mut connection => return,
+        Ok(()) = sent_away.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    let _dropped = connection.await;
 }
 
 async fn serve_socket(listener: UnixListener, inner: Arc<Inner>) {

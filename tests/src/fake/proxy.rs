@@ -20,12 +20,54 @@ type Script =
 pub struct ProxyRequest {
     /// The JSON-RPC id, as text.
     pub id: String,
+    /// The JSON-RPC method, or else the HTTP method.
+    pub method: String,
+    /// Everything as it came.
+    bytes: Vec<u8>,
+    /// How much of it is the head.
+    head: usize,
 }
 
 impl ProxyRequest {
     /// A JSON-RPC answer with this result.
     pub fn answer(&self, result: &str) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.id)
+    }
+
+    /// Reads the next request of a connection, or its end. Nothing may be sent behind it before it is answered.
+    pub async fn read(stream: &mut TcpStream) -> std::io::Result<Option<Self>> {
+        let mut bytes = Vec::new();
+        let head = loop {
+            if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Ok(None);
+            }
+        };
+        let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
+        let length = text.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            let is_length = name.eq_ignore_ascii_case("content-length");
+            is_length.then(|| value.trim().parse::<usize>().ok())?
+        });
+        let length = length.unwrap_or(0);
+        while bytes.len() < head + length {
+            if stream.read_buf(&mut bytes).await? == 0 {
+                return Ok(None);
+            }
+        }
+        let message = lenient(std::str::from_utf8(&bytes[head..]).unwrap_or_default());
+        let method = message["method"].as_str().map(str::to_owned);
+        let method =
+            method.unwrap_or_else(|| text.split(' ').next().unwrap_or_default().to_owned());
+        let id = message["id"].to_string();
+        Ok(Some(Self {
+            id,
+            method,
+            bytes,
+            head,
+        }))
     }
 }
 
@@ -110,36 +152,15 @@ async fn carry(
     behind: SocketAddr,
     scripts: &Mutex<HashMap<String, Script>>,
 ) -> std::io::Result<()> {
-    let mut bytes = Vec::new();
-    let head = loop {
-        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
-            break end + 4;
-        }
-        if stream.read_buf(&mut bytes).await? == 0 {
-            return Ok(());
-        }
+    let Some(request) = ProxyRequest::read(&mut stream).await? else {
+        return Ok(());
     };
-    let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
-    let length = text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        let is_length = name.eq_ignore_ascii_case("content-length");
-        is_length.then(|| value.trim().parse::<usize>().ok())?
-    });
-    let length = length.unwrap_or(0);
-    while bytes.len() < head + length {
-        if stream.read_buf(&mut bytes).await? == 0 {
-            return Ok(());
-        }
-    }
-    let message = lenient(std::str::from_utf8(&bytes[head..]).unwrap_or_default());
-    let method = message["method"].as_str().map(str::to_owned);
-    let method = method.unwrap_or_else(|| text.split(' ').next().unwrap_or_default().to_owned());
-    let script = scripts.lock().unwrap().get(&method).cloned();
+    let script = scripts.lock().unwrap().get(&request.method).cloned();
     if let Some(script) = script {
-        let id = message["id"].to_string();
-        script(ProxyRequest { id }, stream).await;
+        script(request, stream).await;
         return Ok(());
     }
+    let (bytes, head) = (request.bytes, request.head);
     // One request per connection, so that none is missed.
     let mut upstream = TcpStream::connect(behind).await?;
     upstream.write_all(&bytes[..head - 2]).await?;

@@ -126,6 +126,8 @@ pub struct Running {
     /// Somebody was asked something.
     asked: AtomicBool,
     pub(super) over: CancellationToken,
+    /// The server, or its answer, was lost: whoever answers a question of it now answers nobody.
+    lost: AtomicBool,
     _counted: Counted,
 }
 
@@ -153,6 +155,11 @@ impl Running {
     /// The server is at work: its silence begins anew.
     pub(super) fn sign_of_life(&self) {
         self.questions.send_modify(|_| {});
+    }
+
+    /// Whether the call ended because the server was lost.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Id of the request that is under way; its progress token.
@@ -349,7 +356,10 @@ impl Link {
         match answer {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
-            Err(loss) => Err(self.failure(loss, first, running)),
+            Err(loss) => {
+                running.lost.store(true, Ordering::Relaxed);
+                Err(self.failure(loss, first, running))
+            }
         }
     }
 
@@ -417,6 +427,7 @@ impl Link {
             task: Mutex::default(),
             asked: AtomicBool::new(false),
             over: CancellationToken::new(),
+            lost: AtomicBool::new(false),
             _counted: self.calls_made.enter(),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);

@@ -72,7 +72,7 @@ impl Link {
                 }
                 Ok(Err(error)) => link.judge_error(error),
                 // A server that is busy with a call may have no time for this; calls have bounds of their own.
-                Err(_) if !link.calls_running() => Pulse::Silent(Error::new(
+                Err(_) if link.calls_in_flight() == 0 => Pulse::Silent(Error::new(
                     Reason::UpstreamUnreachable,
                     format!("the server gave no sign of life within {bound:?}"),
                 )),
@@ -100,14 +100,6 @@ impl Link {
             (Reason::UpstreamUnreachable | Reason::OutcomeUnknown, _) => Pulse::Silent(error),
             _ => Pulse::Alive,
         }
-    }
-
-    fn calls_running(&self) -> bool {
-        !self
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
     }
 }
 

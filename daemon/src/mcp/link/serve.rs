@@ -11,8 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::call::{Pause, Running};
 use super::{CallEvent, Link, closed_error};
 use crate::error::{Error, Reason, RpcError};
+use crate::inputs::Ticket;
 use crate::mcp::asker::{Asker, Unanswered};
 use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, RawJson, method};
+use crate::model::question::Answer;
 use crate::model::status::Era;
 
 /// Most requests of one server that are being answered at a time.
@@ -181,7 +183,7 @@ impl Link {
             .map(|call| call.over.clone())
             .unwrap_or_default();
         let _pause = Pause::new(calls);
-        let mut ticket = tokio::select! {
+        let ticket = tokio::select! {
             biased;
             () = self.closed.cancelled() => return Err(Unanswered::Failed(closed_error())),
             ticket = self.asker.ask(params, call.as_deref()) => ticket?,
@@ -194,18 +196,46 @@ impl Link {
             }
             std::future::pending::<std::convert::Infallible>().await
         };
+        let mut asked = Asked {
+            ticket: Some(ticket),
+            call: call.clone(),
+            closed: self.closed.clone(),
+        };
         tokio::select! {
             biased;
-            () = self.closed.cancelled() => {
-                ticket.void();
-                Err(Unanswered::Failed(closed_error()))
-            }
+            () = self.closed.cancelled() => Err(Unanswered::Failed(closed_error())),
             () = over.cancelled() => {
                 let ended = Error::new(Reason::Cancelled, "the call has ended");
                 Err(Unanswered::Failed(ended))
             }
-            answer = ticket.answered() => Ok(Asker::encode(answer)),
+            answer = asked.answered() => Ok(Asker::encode(answer)),
             never = announced => match never {},
+        }
+    }
+}
+
+/// A question that waits for its answer. However the wait ends, it ends as void if the server was lost, and as cancelled if
+/// only nobody wants the answer any longer.
+struct Asked {
+    ticket: Option<Ticket>,
+    call: Option<Arc<Running>>,
+    closed: CancellationToken,
+}
+
+impl Asked {
+    async fn answered(&mut self) -> Answer {
+        match &mut self.ticket {
+            Some(ticket) => ticket.answered().await,
+            None => Answer::Cancel,
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let lost = self.closed.is_cancelled() || self.call.as_deref().is_some_and(Running::is_lost);
+        if let Some(ticket) = self.ticket.take_if(|_| lost) {
+            ticket.void();
         }
     }
 }

@@ -13,7 +13,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use futures_util::StreamExt;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use url::Url;
 
@@ -226,16 +228,17 @@ impl Http {
     pub async fn initialize(self: &Arc<Self>, frame: Frame) -> Result<HttpExchange, Loss> {
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = None;
         let response = self.post(frame.body, &frame.headers).await?;
-        let session = response.headers().get(SESSION).cloned().map(|mut session| {
-            session.set_sensitive(true);
-            session
-        });
+        let session = session_of(response.headers()).map_err(|what| {
+            let message = format!("{} {what}", self.shown);
+            Loss::maybe_sent(Error::new(Reason::UpstreamProtocol, message))
+        })?;
         let exchange = self.exchange(frame.id, response).await?;
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
         Ok(exchange)
     }
 
     async fn exchange(self: &Arc<Self>, id: u64, response: Response) -> Result<HttpExchange, Loss> {
+        self.decoded(&response).map_err(Loss::maybe_sent)?;
         let mut exchange = HttpExchange {
             http: Arc::clone(self),
             id,
@@ -252,7 +255,9 @@ impl Http {
         let body =
             futures_util::stream::iter((!head.is_empty()).then(|| Ok(head.clone()))).chain(body);
         if declared.unwrap_or_else(|| !looks_like_json(&head)) {
-            exchange.stream = Some(self.event_stream(Box::pin(body)));
+            let mut stream = self.event_stream(Box::pin(body));
+            stream.awaited = Some(id);
+            exchange.stream = Some(stream);
         } else {
             let body = self.read_body(body, self.message_limit).await?;
             let messages = protocol::parse_all(&body).map_err(|cause| {
@@ -306,6 +311,7 @@ impl Http {
                 format!("{} answered GET without an event stream", self.shown),
             )));
         }
+        self.decoded(&response).map_err(Loss::not_sent)?;
         Ok(self.event_stream(body_of(response)))
     }
 
@@ -342,7 +348,24 @@ impl Http {
             pace: Pace::default(),
             silent: 0,
             limit: self.message_limit,
+            awaited: None,
         }
+    }
+
+    /// Whether the body is plain now: the HTTP client has taken off what it asked for, and says what is left.
+    fn decoded(&self, response: &Response) -> Result<(), Error> {
+        let left: Vec<_> = encodings(response.headers()).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Reason::UpstreamProtocol,
+            format!(
+                "{} answered in the content encoding `{}`, which is not one that was asked for",
+                self.shown,
+                left.join(", ")
+            ),
+        ))
     }
 
     /// Reads the first bytes of an answer that does not say what it is.
@@ -403,14 +426,15 @@ impl Http {
     async fn refusal(&self, response: Response, had_session: bool) -> Loss {
         let status = response.status();
         // The status says enough; a body that does not come is not waited for.
-        let body = tokio::time::timeout(
-            ERROR_PATIENCE,
-            self.read_body(body_of(response), ERROR_BODY),
-        )
-        .await;
-        let body = body
-            .unwrap_or_else(|_| Ok(Bytes::new()))
-            .unwrap_or_default();
+        let body = match self.decoded(&response) {
+            Ok(()) => {
+                let reading = self.read_body(body_of(response), ERROR_BODY);
+                let read = tokio::time::timeout(ERROR_PATIENCE, reading).await;
+                read.unwrap_or_else(|_| Ok(Bytes::new()))
+                    .unwrap_or_default()
+            }
+            Err(_) => Bytes::new(),
+        };
         let (rpc, answers) = match protocol::parse(&body) {
             Ok(Message::Response {
                 outcome: Err(error),
@@ -521,6 +545,39 @@ type Body = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
 fn body_of(response: Response) -> Body {
     Box::pin(response.bytes_stream())
+}
+
+/// The content encodings that change something.
+fn encodings(headers: &HeaderMap) -> impl Iterator<Item = String> {
+    let values = headers.get_all(CONTENT_ENCODING).into_iter();
+    let all = values.flat_map(|value| {
+        let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let names = text.split(',').map(|name| name.trim().to_owned());
+        names.collect::<Vec<_>>()
+    });
+    all.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
+}
+
+/// The session that the answer to a handshake names (MCP 2025-11-25 basic/transports, "Session Management"). An empty id
+/// is none.
+///
+/// # Errors
+/// Says what is wrong with an id that could not be told from another, or not be kept.
+fn session_of(headers: &HeaderMap) -> Result<Option<HeaderValue>, &'static str> {
+    let all = headers.get_all(SESSION).into_iter();
+    let mut given = all.filter(|id| !id.is_empty());
+    let Some(id) = given.next() else {
+        return Ok(None);
+    };
+    if given.any(|other| other != id) {
+        return Err("gave two different session ids in one answer");
+    }
+    if id.to_str().is_err() {
+        return Err("gave a session id that is not ASCII");
+    }
+    let mut id = id.clone();
+    id.set_sensitive(true);
+    Ok(Some(id))
 }
 
 /// The media type without parameters; `None` if the answer names none.

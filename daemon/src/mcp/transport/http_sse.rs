@@ -157,7 +157,7 @@ async fn read(
         let event = match stream.next_event().await {
             Ok(event) => event,
             Err(StreamEnd::Closed) => return "was closed by the server",
-            Err(StreamEnd::Broken | StreamEnd::TooLarge(_)) => return "broke",
+            Err(StreamEnd::Broken | StreamEnd::Unusable(_)) => return "broke",
         };
         if event.kind != "message" {
             continue;

@@ -255,7 +255,7 @@ pub(super) fn closed(who: &str) -> Error {
 
 /// Finds `"id": <number>` near the head of a message that is not read as a whole, if it looks like an answer: a log line
 /// that quotes one of our requests must not end that request.
-fn find_id(head: &[u8]) -> Option<u64> {
+pub(super) fn find_id(head: &[u8]) -> Option<u64> {
     let head = String::from_utf8_lossy(head);
     let answers = head.contains("\"result\"") || head.contains("\"error\"");
     if !head.trim_start().starts_with('{') || head.contains("\"method\"") || !answers {

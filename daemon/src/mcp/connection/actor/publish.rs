@@ -29,6 +29,7 @@ impl Actor {
             status: Arc::new(self.status.clone()),
             catalog: Arc::clone(&self.catalog),
             link: self.link.clone(),
+            retry_due: self.retry_due,
             apart: self.apart.clone(),
         });
     }

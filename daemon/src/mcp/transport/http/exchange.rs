@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use super::{Body, Http};
 use crate::error::{Error, Reason};
 use crate::mcp::protocol::{self, Message};
+use crate::mcp::transport::pending::{HEAD, find_id};
 use crate::mcp::transport::{Loss, sse};
 
 /// Longest pause that a server may impose with `retry:`.
@@ -46,6 +47,8 @@ pub struct EventStream {
     /// Bytes since the last event.
     pub(super) silent: usize,
     pub(super) limit: usize,
+    /// The request whose answer is awaited here; `None` on a stream of notifications.
+    pub(super) awaited: Option<u64>,
 }
 
 impl std::fmt::Debug for EventStream {
@@ -63,8 +66,8 @@ pub enum StreamEnd {
     Closed,
     /// The connection broke: it may be resumed.
     Broken,
-    /// The server sent more than it may.
-    TooLarge(Error),
+    /// What the server sent cannot be used: more than it may send, or the awaited answer in a form that nobody can read.
+    Unusable(Error),
 }
 
 impl EventStream {
@@ -83,7 +86,18 @@ impl EventStream {
             }
             match protocol::parse_all(&event.data) {
                 Ok(messages) => self.ready.extend(messages),
-                Err(cause) => tracing::debug!(%cause, "skipped an event that is no message"),
+                Err(cause) => {
+                    let head = event.data.get(..HEAD.min(event.data.len()));
+                    let answer = head.and_then(find_id);
+                    if answer.is_some() && answer == self.awaited {
+                        // There will be no other.
+                        return Err(StreamEnd::Unusable(Error::new(
+                            Reason::UpstreamProtocol,
+                            format!("the answer is not JSON: {cause}"),
+                        )));
+                    }
+                    tracing::debug!(%cause, "skipped an event that is no message");
+                }
             }
         }
     }
@@ -101,7 +115,7 @@ impl EventStream {
             };
             self.pace.take_turns(chunk.len()).await;
             let too_large =
-                |text: String| StreamEnd::TooLarge(Error::new(Reason::MessageTooLarge, text));
+                |text: String| StreamEnd::Unusable(Error::new(Reason::MessageTooLarge, text));
             let events = self
                 .parser
                 .push(&chunk)
@@ -179,7 +193,7 @@ impl HttpExchange {
                     self.idle_resumes = 0;
                     self.ready.push_back(message);
                 }
-                Err(StreamEnd::TooLarge(error)) => return Err(Loss::maybe_sent(error)),
+                Err(StreamEnd::Unusable(error)) => return Err(Loss::maybe_sent(error)),
                 Err(StreamEnd::Closed | StreamEnd::Broken) => self.resume().await?,
             }
         }
@@ -218,6 +232,7 @@ impl HttpExchange {
                 Ok(mut resumed) => {
                     // A resumed stream that breaks before its first event goes on from the same place.
                     resumed.parser.inherit(id, retry);
+                    resumed.awaited = Some(self.id);
                     self.stream = Some(resumed);
                     return Ok(());
                 }
