@@ -97,21 +97,26 @@ pub(super) async fn read(
 
 /// Splits a byte stream into lines with a bound; borders between chunks mean nothing.
 #[derive(Debug)]
-struct Lines {
+pub struct Lines {
     limit: usize,
     buffer: BytesMut,
     /// Inside a line that is too long: the rest of it is dropped.
     skipping: bool,
 }
 
+/// A line of a stream.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+pub enum Line {
+    /// The line, without its end.
     Whole(Bytes),
+    /// The beginning of a line that is longer than the limit; the rest is skipped.
     Oversize(Bytes),
 }
 
 impl Lines {
-    fn new(limit: usize) -> Self {
+    /// Of which none is longer than `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         Self {
             limit,
             buffer: BytesMut::new(),
@@ -119,7 +124,8 @@ impl Lines {
         }
     }
 
-    fn push(&mut self, mut chunk: &[u8]) -> Vec<Line> {
+    /// The lines that end within the next bytes.
+    pub fn push(&mut self, mut chunk: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         while let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
             let (head, tail) = chunk.split_at(end);
@@ -132,7 +138,7 @@ impl Lines {
     }
 
     /// The stream is over: what is left is a line too.
-    fn finish(&mut self) -> Vec<Line> {
+    pub fn finish(&mut self) -> Vec<Line> {
         let mut lines = Vec::new();
         self.end_line(&mut lines);
         lines

@@ -5,7 +5,7 @@
 pub mod http;
 pub mod http_sse;
 pub mod journal;
-mod lines;
+pub mod lines;
 mod pending;
 pub mod redact;
 pub mod sse;
