@@ -22,6 +22,7 @@ use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
 use crate::mcp::link::{CallFailure, CallOptions, Link, Patience, Repeat, Unfinished};
 use crate::mcp::protocol::{RawJson, method};
+use crate::model::spec::LogLevel;
 use crate::registry::{Registry, Server};
 
 /// Which tool.
@@ -51,8 +52,8 @@ pub struct Terms {
     pub idle: Option<Duration>,
     /// Members for the request's `_meta`; free of reserved keys.
     pub meta: Vec<(String, RawJson)>,
-    /// Level from which log messages are wanted, in the specification's spelling.
-    pub log_level: Option<&'static str>,
+    /// Level from which log messages are wanted; `None`: the server's.
+    pub log_level: Option<LogLevel>,
     /// Where progress, log messages and questions go.
     pub events: Option<mpsc::Sender<CallEvent>>,
 }
@@ -99,7 +100,7 @@ struct Call {
     app: AppConnection,
     options: CallOptions,
     meta: Vec<(String, RawJson)>,
-    log_level: Option<&'static str>,
+    log_level: Option<LogLevel>,
     /// Whether calls of tools that are declared safe may be carried out twice.
     repeat_safe: bool,
 }
@@ -174,6 +175,9 @@ impl Calls {
 
     fn call(&self, server: &Server, terms: Terms) -> Call {
         let own = server.record.spec.timeouts;
+        // What nobody can see need not be sent.
+        let watched = terms.events.as_ref();
+        let log_level = watched.and(server.record.spec.log_level);
         let options = CallOptions {
             call_id: CallId::generate(),
             deadline: terms.deadline,
@@ -188,7 +192,7 @@ impl Calls {
             app: terms.app,
             options,
             meta: terms.meta,
-            log_level: terms.log_level,
+            log_level: terms.log_level.or(log_level),
             repeat_safe: self.settings.repeat_safe,
         }
     }

@@ -213,6 +213,81 @@ async fn a_streamed_call_starts_reports_and_ends_with_its_result() {
 }
 
 #[tokio::test]
+async fn a_server_has_a_log_level_of_its_own() {
+    use v1::LogLevel::{Debug, Error, Notice, Unspecified};
+
+    for modern in [true, false] {
+        let fake = if modern {
+            FakeMcp::modern()
+        } else {
+            FakeMcp::legacy().sse()
+        };
+        let fake = fake.tool(tool("echo")).capability("logging", json!({}));
+        let fake = fake.start().await;
+        fake.reply("tools/call", |_| {
+            let log = |level: &str| {
+                Step::Message(json!({
+                    "jsonrpc": "2.0", "method": "notifications/message",
+                    "params": {"level": level, "data": level},
+                }))
+            };
+            let done = json!({"resultType": "complete", "content": []});
+            Reply::Sse(vec![
+                log("debug"),
+                log("notice"),
+                log("error"),
+                Step::Result(done),
+            ])
+        });
+        let daemon = TestDaemon::start().await;
+        let (app, other) = (daemon.clients().await, daemon.clients().await);
+        let mut spec = http_spec("S", &fake.url());
+        spec.log_level = v1::LogLevel::Notice.into();
+        app.add("s", spec).await.unwrap();
+        let shown = app.wait_for("s", ConnectionState::Ready).await;
+        assert_eq!(shown.spec.unwrap().log_level(), v1::LogLevel::Notice);
+        let heard = async |app: &Clients, level: v1::LogLevel| {
+            let mut call = app.call("s", "echo", "{}");
+            call.log_level = level.into();
+            let events = app
+                .stream_with(call)
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap();
+            let logs = events.into_iter().filter_map(|event| match event {
+                Event::Log(log) => Some(log.level()),
+                _ => None,
+            });
+            logs.collect::<Vec<_>>()
+        };
+        let wanted = |app| heard(app, Unspecified);
+        let both = tokio::join!(wanted(&app), wanted(&other));
+        assert_eq!(both, (vec![Notice, Error], vec![Notice, Error]), "{modern}");
+        assert_eq!(heard(&app, Error).await, [Error]);
+        assert_eq!(heard(&app, Debug).await, [Debug, Notice, Error]);
+        // What nobody sees is not asked for.
+        app.call_tool("s", "echo", "{}").await.unwrap();
+        if modern {
+            let calls = fake.seen_of("tools/call");
+            let asked = calls.iter().map(|call| {
+                let level = &call.params()["_meta"]["io.modelcontextprotocol/logLevel"];
+                level.as_str().unwrap_or_default().to_owned()
+            });
+            let asked: Vec<_> = asked.collect();
+            assert_eq!(asked, ["notice", "notice", "error", "debug", ""]);
+        } else {
+            let set = fake.seen_of("logging/setLevel");
+            let levels = set
+                .iter()
+                .map(|set| set.params()["level"].as_str().unwrap());
+            assert_eq!(levels.collect::<Vec<_>>(), ["notice", "debug"]);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_log_level_is_raised_though_the_call_that_wanted_it_gave_up() {
     let fake = FakeMcp::legacy().sessionless().tool(tool("echo"));
     let fake = fake.start().await;

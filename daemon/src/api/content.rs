@@ -9,11 +9,13 @@ use tokio::runtime::RuntimeFlavor;
 use v1::content_block::Block;
 use v1::resource_contents::Body;
 
+use super::convert;
 use crate::calls::Answer;
 use crate::catalog::entry::Fields;
 use crate::catalog::output::{Checker, Findings, Violation};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::protocol::RawJson;
+use crate::model::spec::LogLevel;
 
 /// Results above this size are taken apart beside the workers that serve everybody.
 const HEAVY: usize = 256 * 1024;
@@ -168,17 +170,8 @@ pub(super) fn log_message(raw: &RawJson) -> v1::LogMessage {
         return v1::LogMessage::default();
     };
     let level = fields.peek("level").and_then(RawJson::read::<String>);
-    let level = match level.unwrap_or_default().as_str() {
-        "debug" => v1::LogLevel::Debug,
-        "info" => v1::LogLevel::Info,
-        "notice" => v1::LogLevel::Notice,
-        "warning" => v1::LogLevel::Warning,
-        "error" => v1::LogLevel::Error,
-        "critical" => v1::LogLevel::Critical,
-        "alert" => v1::LogLevel::Alert,
-        "emergency" => v1::LogLevel::Emergency,
-        _ => v1::LogLevel::Unspecified,
-    };
+    let level = level.and_then(|level| LogLevel::of(&level));
+    let level = level.map_or(v1::LogLevel::Unspecified, convert::log_level);
     if level != v1::LogLevel::Unspecified {
         fields.take("level");
     }

@@ -10,7 +10,7 @@ use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, 
 use crate::catalog::names::{Style, model_name};
 use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::spec::{
-    HttpMode, Isolation, NamedSecret, ServerSpec, TransportSpec, UnixProtocol,
+    HttpMode, Isolation, LogLevel, NamedSecret, ServerSpec, TransportSpec, UnixProtocol,
 };
 use crate::model::status::{
     CacheScope, ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push,
@@ -107,6 +107,10 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
             Isolation::PerConnection => v1::Isolation::PerConnection,
         }
         .into(),
+        log_level: spec
+            .log_level
+            .map_or(v1::LogLevel::Unspecified, log_level)
+            .into(),
         retry: Some(v1::RetryPolicy {
             max_attempts: Some(spec.retry.max_attempts),
             base_delay: Some(duration(spec.retry.base_delay)),
@@ -224,6 +228,20 @@ fn list_status(list: ListStatus) -> v1::ListStatus {
         fetch_time: list.fetched.map(timestamp),
         ttl: list.ttl.map(duration),
         cache_scope: cache_scope(list.cache_scope).into(),
+    }
+}
+
+/// A level as apps see it.
+pub(super) fn log_level(level: LogLevel) -> v1::LogLevel {
+    match level {
+        LogLevel::Debug => v1::LogLevel::Debug,
+        LogLevel::Info => v1::LogLevel::Info,
+        LogLevel::Notice => v1::LogLevel::Notice,
+        LogLevel::Warning => v1::LogLevel::Warning,
+        LogLevel::Error => v1::LogLevel::Error,
+        LogLevel::Critical => v1::LogLevel::Critical,
+        LogLevel::Alert => v1::LogLevel::Alert,
+        LogLevel::Emergency => v1::LogLevel::Emergency,
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use mcp_sidecar_proto::v1;
+
 use super::context::RequestContext;
 use crate::calls::Terms;
 use crate::error::{Error, Result};
 use crate::mcp::protocol::{RawJson, is_reserved_meta_key};
+use crate::model::spec::LogLevel;
 
 /// Longest waiting time that a call may ask for.
 const MAX_TIMEOUT: Duration = Duration::from_hours(24);
@@ -69,6 +72,23 @@ pub(super) fn bound(
         ));
     }
     Ok(bound)
+}
+
+/// A level of log messages; `None` if it is not set.
+pub(super) fn log_level(level: i32, field: &'static str) -> Result<Option<LogLevel>> {
+    let level = v1::LogLevel::try_from(level)
+        .map_err(|_| Error::invalid(field, format!("{level} is not a log level")))?;
+    Ok(match level {
+        v1::LogLevel::Unspecified => None,
+        v1::LogLevel::Debug => Some(LogLevel::Debug),
+        v1::LogLevel::Info => Some(LogLevel::Info),
+        v1::LogLevel::Notice => Some(LogLevel::Notice),
+        v1::LogLevel::Warning => Some(LogLevel::Warning),
+        v1::LogLevel::Error => Some(LogLevel::Error),
+        v1::LogLevel::Critical => Some(LogLevel::Critical),
+        v1::LogLevel::Alert => Some(LogLevel::Alert),
+        v1::LogLevel::Emergency => Some(LogLevel::Emergency),
+    })
 }
 
 /// The terms of a call without a stream of events.

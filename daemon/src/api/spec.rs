@@ -5,6 +5,7 @@ use std::time::Duration;
 use mcp_sidecar_proto::v1;
 use v1::server_spec::Transport;
 
+use super::input;
 use crate::base::Secret;
 use crate::error::{Error, Result};
 use crate::model::rules::ToolRules;
@@ -54,6 +55,7 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
         capabilities: capabilities(spec.client_capabilities),
         roots: roots(spec.roots),
         isolation: isolation(spec.isolation)?,
+        log_level: input::log_level(spec.log_level, "spec.log_level")?,
         retry: retry(spec.retry)?,
         timeouts: timeouts(spec.timeouts)?,
         tools: ToolRules {
@@ -109,6 +111,7 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
         "check_results" => current.check_results = new.check_results,
         "allowed_tools" => current.tools.allowed.clone_from(&new.allowed_tools),
         "denied_tools" => current.tools.denied.clone_from(&new.denied_tools),
+        "log_level" => current.log_level = input::log_level(new.log_level, "spec.log_level")?,
         "retry" => current.retry = retry(new.retry)?,
         "timeouts" => current.timeouts = timeouts(new.timeouts)?,
         "timeouts.connect" => current.timeouts.connect = timeouts(new.timeouts)?.connect,

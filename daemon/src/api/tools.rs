@@ -49,7 +49,7 @@ impl Tools {
             timeout: input::bound(call.timeout, "call.timeout")?,
             idle: input::bound(call.idle_timeout, "call.idle_timeout")?,
             meta: input::meta(&call.meta_json, "call.meta_json", context)?,
-            log_level: log_level(call.log_level)?,
+            log_level: input::log_level(call.log_level, "call.log_level")?,
             events,
         };
         self.0
@@ -90,22 +90,6 @@ impl Tools {
             issues,
         })
     }
-}
-
-fn log_level(level: i32) -> Result<Option<&'static str>> {
-    let level = v1::LogLevel::try_from(level)
-        .map_err(|_| Error::invalid("call.log_level", format!("{level} is not a log level")))?;
-    Ok(match level {
-        v1::LogLevel::Unspecified => None,
-        v1::LogLevel::Debug => Some("debug"),
-        v1::LogLevel::Info => Some("info"),
-        v1::LogLevel::Notice => Some("notice"),
-        v1::LogLevel::Warning => Some("warning"),
-        v1::LogLevel::Error => Some("error"),
-        v1::LogLevel::Critical => Some("critical"),
-        v1::LogLevel::Alert => Some("alert"),
-        v1::LogLevel::Emergency => Some("emergency"),
-    })
 }
 
 /// The tool: the pair, or a model name.

@@ -12,7 +12,7 @@ pub use task::{Task, TaskProgress};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::headers;
 use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, ObjectWriter, RawJson, method};
-use crate::model::spec::ServerSpec;
+use crate::model::spec::{LogLevel, ServerSpec};
 use crate::model::status::Era;
 
 /// The newest modern version.
@@ -58,8 +58,8 @@ pub struct Request {
     pub meta: Vec<(String, RawJson)>,
     /// Whether progress is wanted.
     pub progress: bool,
-    /// Level from which log messages are wanted, in the specification's spelling.
-    pub log_level: Option<&'static str>,
+    /// Level from which log messages are wanted.
+    pub log_level: Option<LogLevel>,
     /// Whether it can only be made as a task. Modern servers decide by themselves.
     pub as_task: bool,
 }
@@ -139,7 +139,7 @@ impl Dialect {
                 .raw(META_CLIENT, client_info().as_str())
                 .raw(META_CAPABILITIES, self.capabilities.as_str());
             if let Some(level) = request.log_level {
-                meta.string(META_LOG_LEVEL, level);
+                meta.string(META_LOG_LEVEL, level.as_str());
             }
         }
         let mut params = ObjectWriter::new();
@@ -373,6 +373,7 @@ mod tests {
             capabilities: ClientCapabilities::default(),
             roots: vec![],
             isolation: crate::model::spec::Isolation::default(),
+            log_level: None,
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),

@@ -33,6 +33,7 @@ use crate::mcp::protocol::{Message, RawJson};
 use crate::mcp::subscriptions::{self, Subscriptions};
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::{Loss, Transport};
+use crate::model::spec::LogLevel;
 use crate::model::status::{Implementation, Push, TransportKind};
 
 /// What a server said about itself when the link was opened.
@@ -156,7 +157,7 @@ pub struct Link {
     request_timeout: Duration,
     task_poll: Duration,
     running: Mutex<HashMap<CallId, Arc<Running>>>,
-    log_level: Mutex<Option<usize>>,
+    log_level: Mutex<Option<LogLevel>>,
     /// Requests of the server that are being answered, by their raw ids.
     asked: Mutex<HashMap<String, CancellationToken>>,
     last_heard: Mutex<Instant>,

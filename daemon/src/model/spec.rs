@@ -28,6 +28,9 @@ pub struct ServerSpec {
     /// Which apps share a session with the server.
     #[serde(default)]
     pub isolation: Isolation,
+    /// Level from which log messages are wanted where a call does not say.
+    #[serde(default)]
+    pub log_level: Option<LogLevel>,
     /// How a failed connection is tried again.
     #[serde(default)]
     pub retry: RetryPolicy,
@@ -53,6 +56,63 @@ pub enum Isolation {
     PerUser,
     /// None: every connection of an app has its own.
     PerConnection,
+}
+
+/// Severity of a log message (RFC 5424), the least severe first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// Detailed information for debugging.
+    Debug,
+    /// General information.
+    Info,
+    /// Normal but significant.
+    Notice,
+    /// A warning.
+    Warning,
+    /// An error.
+    Error,
+    /// A critical condition.
+    Critical,
+    /// Action must be taken at once.
+    Alert,
+    /// The system is unusable.
+    Emergency,
+}
+
+impl LogLevel {
+    /// All, the least severe first.
+    pub const ALL: [Self; 8] = [
+        Self::Debug,
+        Self::Info,
+        Self::Notice,
+        Self::Warning,
+        Self::Error,
+        Self::Critical,
+        Self::Alert,
+        Self::Emergency,
+    ];
+
+    /// The specification's word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+            Self::Alert => "alert",
+            Self::Emergency => "emergency",
+        }
+    }
+
+    /// The level of this word; `None` if it is none.
+    #[must_use]
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == word)
+    }
 }
 
 /// How a server is reached.

@@ -53,6 +53,7 @@ fn record(id: &str) -> ServerRecord {
             capabilities: ClientCapabilities::default(),
             roots: Vec::new(),
             isolation: crate::model::spec::Isolation::default(),
+            log_level: None,
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),

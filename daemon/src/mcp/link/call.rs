@@ -20,28 +20,14 @@ use crate::mcp::asker::Unanswered;
 use crate::mcp::era::{InputRequired, Outcome, Request, Task};
 use crate::mcp::protocol::{Message, ObjectWriter, RawJson, code, method};
 use crate::mcp::transport::{Loss, Sent};
+use crate::model::spec::LogLevel;
 use crate::model::status::Era;
 
-/// Levels of log messages, least severe first (RFC 5424).
-const LEVELS: [&str; 8] = [
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-];
 /// Shortest and longest pause before a server that only wants to be asked again is asked again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
 /// How long a call may still be refused after the server has refused another one because the session is gone.
 const LAST_WORD: Duration = Duration::from_secs(1);
-
-fn rank(level: &str) -> Option<usize> {
-    LEVELS.iter().position(|known| *known == level)
-}
 
 /// What an app can watch while a call runs.
 #[derive(Clone, Debug)]
@@ -114,8 +100,8 @@ impl From<Error> for CallFailure {
 pub struct Running {
     /// Its id.
     pub call_id: CallId,
-    /// Index of the least severe level that it wants, see [`LEVELS`].
-    log_rank: Option<usize>,
+    /// Level from which it wants log messages.
+    log_level: Option<LogLevel>,
     /// Id of its request that is under way.
     request_id: AtomicU64,
     events: Option<mpsc::Sender<CallEvent>>,
@@ -143,9 +129,9 @@ impl Running {
     /// Hands a log message on, if it is severe enough for what the call asked for.
     pub(super) fn log(&self, params: RawJson) {
         let level = params.get("level").and_then(|level| level.read::<String>());
-        let level = level.and_then(|level| rank(&level));
+        let level = level.and_then(|level| LogLevel::of(&level));
         if self
-            .log_rank
+            .log_level
             .is_some_and(|wanted| level.is_none_or(|level| level >= wanted))
         {
             self.tell(CallEvent::Log(params));
@@ -415,12 +401,12 @@ impl Link {
     /// Registers a call for as long as the returned value lives.
     pub(super) fn enter(
         self: &Arc<Self>,
-        log_level: Option<&str>,
+        log_level: Option<LogLevel>,
         options: &CallOptions,
     ) -> Entered {
         let running = Arc::new(Running {
             call_id: options.call_id.clone(),
-            log_rank: log_level.and_then(rank),
+            log_level,
             request_id: AtomicU64::new(0),
             events: options.events.clone(),
             questions: watch::Sender::new(0),
@@ -440,8 +426,8 @@ impl Link {
 
     /// Legacy servers have one log level per session: it only ever becomes more talkative. The request is the link's own:
     /// it goes on when the call that wanted it has ended.
-    async fn raise_log_level(self: &Arc<Self>, wanted: Option<&'static str>) {
-        let Some((level, wanted)) = wanted.and_then(|level| Some((level, rank(level)?))) else {
+    async fn raise_log_level(self: &Arc<Self>, wanted: Option<LogLevel>) {
+        let Some(wanted) = wanted else {
             return;
         };
         if self.dialect.era() != Era::Legacy || !self.peer.has("logging") {
@@ -456,7 +442,8 @@ impl Link {
         };
         let link = Arc::clone(self);
         let raising = self.tasks.spawn(async move {
-            let set = Request::new(method::SET_LEVEL).param("level", RawJson::encode(level));
+            let set =
+                Request::new(method::SET_LEVEL).param("level", RawJson::encode(wanted.as_str()));
             if let Err(error) = link.request(&set).await {
                 tracing::debug!(%error, "the server did not take the log level");
                 let mut current = link.log_level();
@@ -470,7 +457,7 @@ impl Link {
         let _ = raising.await;
     }
 
-    fn log_level(&self) -> MutexGuard<'_, Option<usize>> {
+    fn log_level(&self) -> MutexGuard<'_, Option<LogLevel>> {
         self.log_level
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
