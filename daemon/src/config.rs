@@ -242,7 +242,7 @@ pub struct QuestionConfig {
     /// One question with everything in it, in bytes. Default 256 KiB; 4 KiB to 16 MiB.
     pub max_bytes: usize,
     /// Open questions of all servers together, in bytes: what a subscriber's snapshot can hold of them. Default 64 MiB;
-    /// `max_bytes` to 16 GiB.
+    /// `max_bytes` to 1 GiB.
     pub max_pending_bytes: usize,
 }
 

@@ -169,7 +169,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
             "questions.max_pending_bytes",
             questions.max_pending_bytes,
             question_min,
-            16 * GIB,
+            GIB,
         ),
         ("policy.allow", config.policy.allow.len(), 0, 1_000),
         ("policy.block", config.policy.block.len(), 0, 1_000),
