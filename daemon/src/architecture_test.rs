@@ -16,11 +16,13 @@ struct Part(&'static str, &'static [&'static [&'static str]]);
 const PARTS: &[Part] = &[
     // The binary sees the library's face only.
     Part("main", &[&["cli"]]),
+    Part("allocator", &[]),
     Part(
         "cli",
         &[&[
             "Daemon",
             "Survey",
+            "allocator",
             "config",
             "processes::guard",
             "telemetry",

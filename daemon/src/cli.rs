@@ -12,6 +12,8 @@ use mcp_sidecard::{Daemon, Survey};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::allocator;
+
 /// Exit code of a wrong command line or configuration (`EX_USAGE`).
 const BAD_CONFIG: u8 = 64;
 
@@ -59,6 +61,11 @@ impl Cli {
                 return ExitCode::from(if error.use_stderr() { BAD_CONFIG } else { 0 });
             }
         };
+        let allocator = if cli.serves() {
+            allocator::settle()
+        } else {
+            Ok(())
+        };
         let config = match Config::load(&cli.sources()) {
             Ok(config) => config,
             Err(error) => {
@@ -66,7 +73,7 @@ impl Cli {
                 return ExitCode::from(BAD_CONFIG);
             }
         };
-        match cli.act(config) {
+        match cli.act(config, allocator) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 report(&format!("{error:#}"));
@@ -85,20 +92,27 @@ impl Cli {
         }
     }
 
-    fn act(&self, config: Config) -> Result<()> {
+    fn serves(&self) -> bool {
+        !self.print_config && self.command.is_none()
+    }
+
+    fn act(&self, config: Config, allocator: std::io::Result<()>) -> Result<()> {
         let mut out = std::io::stdout();
         if self.print_config {
             return Ok(write!(out, "{}", config.to_toml()?)?);
         }
         match self.command {
             Some(Command::CheckConfig) => Ok(writeln!(out, "the configuration is acceptable")?),
-            None => serve(config),
+            None => serve(config, allocator),
         }
     }
 }
 
-fn serve(config: Config) -> Result<()> {
+fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {
     mcp_sidecard::telemetry::init(&config.log)?;
+    if let Err(cause) = allocator {
+        tracing::warn!(%cause, "the allocator keeps its defaults: memory that is not used goes back late");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -44,14 +44,20 @@ pub struct InputsConfig {
     pub expiry: Duration,
     /// Pending questions of one server; a further one is refused.
     pub max_pending_per_server: usize,
+    /// Bytes of one question; a larger one is refused.
+    pub max_bytes: usize,
+    /// Bytes of the pending questions of all servers; a further one is refused.
+    pub max_pending_bytes: usize,
 }
 
 impl Default for InputsConfig {
-    /// One hour, and 1000 per server.
+    /// One hour, 1000 per server, 256 KiB each, 64 MiB in all.
     fn default() -> Self {
         Self {
             expiry: Duration::from_hours(1),
             max_pending_per_server: 1000,
+            max_bytes: 256 << 10,
+            max_pending_bytes: 64 << 20,
         }
     }
 }
@@ -79,6 +85,17 @@ pub struct NewQuestion {
     pub expiry: Option<Duration>,
 }
 
+impl NewQuestion {
+    /// What it takes in memory and on disk, but for a constant.
+    fn bytes(&self) -> usize {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        self.message.len()
+            + optional(&self.requested_schema)
+            + optional(&self.url)
+            + self.request.len()
+    }
+}
+
 /// The queue. Cheap to clone.
 #[derive(Clone)]
 pub struct Inputs(Arc<Inner>);
@@ -102,12 +119,15 @@ struct Inner {
 struct Waiting {
     entries: HashMap<ElicitationId, Entry>,
     per_server: HashMap<ServerKey, usize>,
+    /// Of all entries.
+    bytes: usize,
     closed: bool,
 }
 
 /// One question that waits. Dropping it tells ticket and keeper that the question has ended.
 struct Entry {
     server: ServerKey,
+    bytes: usize,
     answer: oneshot::Sender<Answer>,
     _ended: oneshot::Sender<()>,
 }
@@ -116,6 +136,7 @@ impl Waiting {
     /// Takes the entry out, exactly once.
     fn take(&mut self, id: &ElicitationId) -> Option<Entry> {
         let entry = self.entries.remove(id)?;
+        self.bytes -= entry.bytes;
         if let Some(count) = self.per_server.get_mut(&entry.server) {
             *count -= 1;
             if *count == 0 {
@@ -187,9 +208,20 @@ impl Inputs {
     /// back.
     ///
     /// # Errors
-    /// [`Reason::TooMany`] if too many questions of the server are pending, [`Reason::Draining`] after
-    /// [`Inputs::close`], [`Reason::StoreFailed`].
+    /// [`Reason::MessageTooLarge`] if it is, [`Reason::TooMany`] if too many questions are pending,
+    /// [`Reason::Draining`] after [`Inputs::close`], [`Reason::StoreFailed`].
     pub async fn ask(&self, question: NewQuestion) -> Result<Ticket> {
+        let bytes = question.bytes();
+        let most = self.0.config.max_bytes;
+        if bytes > most {
+            return Err(Error::new(
+                Reason::MessageTooLarge,
+                format!(
+                    "the server `{}` asks a question of {bytes} bytes, and {most} is the limit (questions.max_bytes)",
+                    question.server
+                ),
+            ));
+        }
         let expiry = question.expiry.unwrap_or(self.0.config.expiry);
         let created = Clock.wall();
         let question = Question {
@@ -218,6 +250,7 @@ impl Inputs {
         };
         let entry = Entry {
             server: question.server.clone(),
+            bytes,
             answer,
             _ended: end,
         };
@@ -237,6 +270,18 @@ impl Inputs {
                     ),
                 ));
             }
+            let most = self.0.config.max_pending_bytes;
+            if waiting.bytes + bytes > most {
+                return Err(Error::new(
+                    Reason::TooMany,
+                    format!(
+                        "all servers together have {} bytes of unanswered questions, and {most} is the limit \
+                         (questions.max_pending_bytes)",
+                        waiting.bytes
+                    ),
+                ));
+            }
+            waiting.bytes += bytes;
             waiting.per_server.insert(entry.server.clone(), pending + 1);
             waiting.entries.insert(ticket.id.clone(), entry);
             let inner = Arc::clone(&self.0);
@@ -302,8 +347,8 @@ impl Inputs {
         self.0.store.question(namespace, id).await
     }
 
-    /// Up to `limit` questions of a namespace behind the id `after`, oldest first. An empty list of servers or states
-    /// means "all".
+    /// Up to `limit` questions of a namespace behind the id `after`, oldest first, but no more than a message should hold,
+    /// and whether there are more. An empty list of servers or states means "all".
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
@@ -314,7 +359,7 @@ impl Inputs {
         states: Vec<QuestionState>,
         after: Option<ElicitationId>,
         limit: usize,
-    ) -> Result<Vec<Question>> {
+    ) -> Result<(Vec<Question>, bool)> {
         self.0
             .store
             .questions(namespace, server_ids, states, after, limit)

@@ -123,6 +123,8 @@ impl Daemon {
             InputsConfig {
                 expiry: config.questions.expiry,
                 max_pending_per_server: config.questions.max_pending_per_server,
+                max_bytes: config.questions.max_bytes,
+                max_pending_bytes: config.questions.max_pending_bytes,
             },
         );
         let load = Load::default();

@@ -209,3 +209,18 @@ fn a_passed_socket_is_used_and_left_alone() {
     assert_eq!(code, Some(0), "{log}");
     assert!(passed.exists());
 }
+
+#[test]
+fn settings_of_the_allocator_that_get_lost_are_no_reason_to_start_for_ever() {
+    let mut manager = Manager::new();
+    // As the dynamic linker leaves it for a program with capabilities: the settings are gone, what was done is not.
+    let script = "MCP_SIDECAR_ALLOCATOR=$$ exec \"$0\"";
+    let mut shell = command("sh", manager.home.path());
+    shell.args(["-c", script, BINARY]);
+    manager.start(shell);
+    manager.wait_for("READY=1");
+    manager.terminate();
+    let (code, log) = manager.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("the allocator keeps its defaults"), "{log}");
+}

@@ -34,6 +34,7 @@ mod isolation;
 mod lifecycle;
 mod listings;
 mod matrix;
+mod memory;
 mod odd_tools;
 mod output_checks;
 mod own_sessions;

@@ -21,6 +21,9 @@ const CALLERS: usize = 8;
 const LONGEST: Duration = Duration::from_secs(90);
 /// What a call may take beyond its deadline.
 const MARGIN: Duration = Duration::from_secs(10);
+/// And what it may take where the app itself reads slowly: what one stream leaves unread fills the window of the connection,
+/// and the other streams wait until it goes on.
+const SLOW_MARGIN: Duration = Duration::from_mins(1);
 
 /// How an app behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +111,7 @@ async fn call_on(
             app,
             server,
             act,
+            slow: manner == Manner::Slow,
             pauses,
         };
         one.make(&mut dice).await;
@@ -120,6 +124,8 @@ struct Call<'a> {
     app: &'a Clients,
     server: &'a Server,
     act: &'static str,
+    /// Whether the app reads slowly.
+    slow: bool,
     /// The pause after the first event of a stream, and after each of the others.
     pauses: (Duration, Duration),
 }
@@ -161,7 +167,8 @@ impl Call<'_> {
         let (mut deadline, mut bound) = (None, LONGEST);
         match end {
             End::Deadline(after) => {
-                (deadline, bound) = (Some(after), after + MARGIN);
+                let margin = if self.slow { SLOW_MARGIN } else { MARGIN };
+                (deadline, bound) = (Some(after), after + margin);
             }
             End::Timeout(after) => {
                 call.timeout = Some(millis(u64::try_from(after.as_millis()).unwrap()));

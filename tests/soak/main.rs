@@ -30,7 +30,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use mcp_sidecar_tests::prelude::*;
-use mcp_sidecar_tests::process::workspace_dir;
 use mcp_sidecar_tests::v1::stream_updates_response::Event;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -123,11 +122,7 @@ async fn run(options: &Options) -> Verdict {
     let dir = tempfile::tempdir().expect("make a directory");
     let ledger = Ledger::default();
     let servers = servers::start(&ledger, dir.path()).await;
-    let mut daemon = allocator()
-        .into_iter()
-        .fold(TestDaemon::builder(), |builder, (name, value)| {
-            builder.env(&name, &value)
-        })
+    let mut daemon = TestDaemon::builder()
         .set("log.filter", "info")
         .set("timeouts.close", "1s")
         .set("questions.expiry", "4s")
@@ -190,21 +185,6 @@ async fn run(options: &Options) -> Verdict {
         clean_end: status.success(),
         log: &daemon.log(),
     })
-}
-
-/// What the unit that is shipped tells the C library's allocator: with its defaults memory creeps up to several times of
-/// what is in use, see the unit.
-fn allocator() -> Vec<(String, String)> {
-    let unit = workspace_dir().join("systemd/mcp-sidecard.service");
-    let unit = std::fs::read_to_string(unit).expect("the unit of the daemon");
-    let settings = unit.lines().filter_map(|line| {
-        let (name, value) = line.strip_prefix("Environment=")?.split_once('=')?;
-        let is_one = name.starts_with("MALLOC_");
-        is_one.then(|| (name.to_owned(), value.to_owned()))
-    });
-    let settings: Vec<_> = settings.collect();
-    println!("allocator of the daemon: {settings:?}");
-    settings
 }
 
 fn describe(servers: &[Server]) {

@@ -38,6 +38,7 @@ const FOREIGN_VARIABLES: &[&str] = &[
     "LISTEN_FDNAMES",
     "WATCHDOG_USEC",
     "RUST_LOG",
+    "GLIBC_TUNABLES",
     "STATE_DIRECTORY",
     "RUNTIME_DIRECTORY",
     "CONFIGURATION_DIRECTORY",
@@ -260,7 +261,8 @@ impl Prepared {
             Some(directory) => crate::cgroup::command_in(directory, program),
         };
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("MCP_SIDECAR") {
+            let text = name.to_string_lossy();
+            if text.starts_with("MCP_SIDECAR") || text.starts_with("MALLOC_") {
                 command.env_remove(name);
             }
         }

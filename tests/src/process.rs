@@ -72,11 +72,17 @@ pub fn not_tested(what: &str) {
 
 /// Processes that were started with this text in an environment variable, without those that have ended.
 pub fn with_variable(text: &str) -> Vec<i32> {
-    processes(|pid| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let mut variables = environment.split(|byte| *byte == 0);
-        variables.any(|variable| String::from_utf8_lossy(variable).contains(text))
-    })
+    processes(|pid| environment(pid).iter().any(|one| one.contains(text)))
+}
+
+/// The variables with which a process was started, as `NAME=value`; none if it has ended.
+pub fn environment(pid: i32) -> Vec<String> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let variables = environment.split(|byte| *byte == 0);
+    variables
+        .filter(|variable| !variable.is_empty())
+        .map(|variable| String::from_utf8_lossy(variable).into_owned())
+        .collect()
 }
 
 /// Children of a process; with `ended`, only those that have ended and that nobody has waited for.

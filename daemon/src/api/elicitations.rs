@@ -74,13 +74,8 @@ impl ElicitationService for Elicitations {
         // Ids sort by time: the last id of a page is where the next one starts.
         let after =
             (!request.page_token.is_empty()).then(|| ElicitationId::new(request.page_token));
-        let found = self
-            .0
-            .inputs
-            .list(namespace, servers, states, after, size + 1);
-        let mut found = context.within(found).await?;
-        let more = found.len() > size;
-        found.truncate(size);
+        let found = self.0.inputs.list(namespace, servers, states, after, size);
+        let (found, more) = context.within(found).await?;
         let last = found
             .last()
             .filter(|_| more)

@@ -121,7 +121,9 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
 fn counts(config: &Config, found: &mut Vec<Problem>) {
     let limits = &config.limits;
     let checks = &config.checks;
-    let pending = config.questions.max_pending_per_server;
+    let questions = &config.questions;
+    let pending = questions.max_pending_per_server;
+    let question_min = questions.max_bytes.clamp(4 * KIB, 16 * MIB);
     let grpc_min = limits.message_bytes.clamp(64 * KIB, GIB);
     let all_connections = limits.connections.max(1);
     let per_user = limits.connections_per_user.max(1);
@@ -157,6 +159,18 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
         ("checks.schema_bytes", checks.schema_bytes, KIB, MIB),
         ("checks.schemas", checks.schemas, 1, 10_000),
         ("questions.max_pending_per_server", pending, 1, 100_000),
+        (
+            "questions.max_bytes",
+            questions.max_bytes,
+            4 * KIB,
+            16 * MIB,
+        ),
+        (
+            "questions.max_pending_bytes",
+            questions.max_pending_bytes,
+            question_min,
+            GIB,
+        ),
         ("policy.allow", config.policy.allow.len(), 0, 1_000),
         ("policy.block", config.policy.block.len(), 0, 1_000),
         ("stdio.pass_env", config.stdio.pass_env.len(), 0, 256),

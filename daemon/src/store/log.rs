@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{count, json, unreadable};
+use super::{READ_BYTES, count, json, unreadable};
 use crate::base::{Clock, Namespace, Revision, ServerId, Timestamp};
 use crate::error::{Error, Reason, Result};
 use crate::model::question::Question;
@@ -180,7 +180,8 @@ impl Tail {
         last
     }
 
-    /// Up to `limit` updates behind `after`; `None` if the tail does not reach back that far.
+    /// Up to `limit` updates behind `after`, ending behind the one that reaches [`READ_BYTES`]; `None` if the tail does
+    /// not reach back that far.
     pub(super) fn after(&self, after: Revision, limit: usize) -> Option<Vec<Arc<Update>>> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         let first = held.entries.front()?.update.revision;
@@ -190,7 +191,13 @@ impl Tail {
         }
         // Revisions have no gaps, so the position follows from the number.
         let skip = usize::try_from(after.0 + 1 - first.0).ok()?;
+        let mut bytes = 0;
         let wanted = held.entries.iter().skip(skip).take(limit);
+        let wanted = wanted.take_while(|entry| {
+            let more = bytes < READ_BYTES;
+            bytes += entry.size;
+            more
+        });
         Some(wanted.map(|entry| Arc::clone(&entry.update)).collect())
     }
 }
@@ -204,7 +211,7 @@ pub(super) fn head(connection: &Connection) -> Result<Revision> {
     Ok(revision(sequence.unwrap_or(0)))
 }
 
-/// Up to `limit` updates behind `after`, from the database.
+/// Up to `limit` updates behind `after`, ending behind the one that reaches [`READ_BYTES`], from the database.
 ///
 /// # Errors
 /// [`Reason::ResumeTokenExpired`] if updates behind `after` are no longer kept, or `after` was never reached.
@@ -236,8 +243,11 @@ pub(super) fn read_after(
         i64::try_from(after.0).unwrap_or(i64::MAX),
         count(limit)
     ])?;
-    let mut updates = Vec::new();
-    while let Some(row) = rows.next()? {
+    let (mut updates, mut bytes) = (Vec::new(), 0);
+    while bytes < READ_BYTES
+        && let Some(row) = rows.next()?
+    {
+        bytes += row.get_ref(5)?.as_str().map_or(0, str::len);
         updates.push(Arc::new(update(row)?));
     }
     Ok(updates)

@@ -70,6 +70,9 @@ const BUSY: Duration = Duration::from_secs(5);
 /// The write-ahead log is cut to this many bytes when it is reset.
 const JOURNAL_LIMIT: i64 = 16 << 20;
 
+/// A reader gets no more than this many bytes of updates or questions at once, and at least one.
+const READ_BYTES: usize = 1 << 20;
+
 /// Key in `meta`: identity of the update log.
 const LOG_ID: &str = "log_id";
 /// Key in `meta`: the boot on which the database was last opened.
@@ -330,8 +333,8 @@ impl Store {
         self.0.reads.read(run).await
     }
 
-    /// Up to `limit` questions of a namespace behind the id `after`, oldest first. An empty list of servers or states
-    /// means "all".
+    /// Up to `limit` questions of a namespace behind the id `after`, oldest first, but only the first of them with
+    /// 1 MiB together, and whether there are more. An empty list of servers or states means "all".
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
@@ -342,13 +345,14 @@ impl Store {
         states: Vec<QuestionState>,
         after: Option<ElicitationId>,
         limit: usize,
-    ) -> Result<Vec<Question>> {
+    ) -> Result<(Vec<Question>, bool)> {
         let list = questions::List {
             namespace: Some(namespace),
             server_ids,
             states,
             after,
             limit,
+            bytes: READ_BYTES,
         };
         self.0
             .reads
@@ -402,8 +406,8 @@ impl Store {
         self.0.head.clone()
     }
 
-    /// Up to `limit` updates behind `after`, in order and without a gap; none if there is nothing newer. From memory if
-    /// that reaches back far enough.
+    /// Up to `limit` updates behind `after`, in order and without a gap, and no more than the first of them with 1 MiB
+    /// together; none if there is nothing newer. From memory if that reaches back far enough.
     ///
     /// # Errors
     /// [`Reason::ResumeTokenExpired`] if updates behind `after` are no longer kept, or `after` was never reached;

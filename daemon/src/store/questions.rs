@@ -180,8 +180,9 @@ fn of_server(
         states: state.into_iter().collect(),
         after: None,
         limit: usize::MAX,
+        bytes: usize::MAX,
     };
-    list.read(connection)
+    Ok(list.read(connection)?.0)
 }
 
 /// One question.
@@ -210,11 +211,13 @@ pub(super) struct List {
     pub(super) states: Vec<QuestionState>,
     pub(super) after: Option<ElicitationId>,
     pub(super) limit: usize,
+    /// Ends it behind the question that reaches this many bytes.
+    pub(super) bytes: usize,
 }
 
 impl List {
-    /// Reads them in the order of their ids, which is the order in which they were asked.
-    pub(super) fn read(&self, connection: &Connection) -> Result<Vec<Question>> {
+    /// Reads them in the order of their ids, which is the order in which they were asked; tells whether there are more.
+    pub(super) fn read(&self, connection: &Connection) -> Result<(Vec<Question>, bool)> {
         let mut sql = format!("SELECT {COLUMNS} FROM elicitations WHERE TRUE");
         let mut values = Vec::new();
         if let Some(namespace) = &self.namespace {
@@ -243,14 +246,21 @@ impl List {
             values.push(Value::from(after.as_str().to_owned()));
         }
         sql.push_str(" ORDER BY id LIMIT ?");
-        values.push(Value::from(count(self.limit)));
+        // One more tells that there are more.
+        values.push(Value::from(count(self.limit.saturating_add(1))));
         let mut statement = connection.prepare_cached(&sql)?;
         let mut rows = statement.query(params_from_iter(values))?;
-        let mut questions = Vec::new();
+        let (mut questions, mut bytes) = (Vec::new(), 0_usize);
         while let Some(row) = rows.next()? {
-            questions.push(read(row)?);
+            if questions.len() == self.limit || bytes >= self.bytes {
+                return Ok((questions, true));
+            }
+            let question = read(row)?;
+            let schema = question.requested_schema.as_ref().map_or(0, String::len);
+            bytes = bytes.saturating_add(question.message.len() + schema + question.request.len());
+            questions.push(question);
         }
-        Ok(questions)
+        Ok((questions, false))
     }
 }
 

@@ -44,6 +44,31 @@ async fn the_log_is_bounded_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_reader_takes_no_more_than_a_mebibyte_at_once() {
+    // From memory, and from the database.
+    for tail in [100, 0] {
+        let root = TempDir::new().unwrap();
+        let (store, _) = open(&StoreConfig {
+            tail,
+            ..config(&root)
+        });
+        for _ in 0..6 {
+            let mut large = question("a");
+            large.message = "?".repeat(300_000);
+            store.put_question(large).await.unwrap();
+        }
+        let mut sizes = Vec::new();
+        let mut at = Revision(0);
+        while at < *store.head().borrow() {
+            let updates = store.updates_after(at, 100).await.unwrap();
+            sizes.push(updates.len());
+            at = updates.last().unwrap().revision;
+        }
+        assert_eq!(sizes, [4, 2]);
+    }
+}
+
+#[tokio::test]
 async fn the_log_is_bounded_by_age_and_size() {
     for (keep_age, keep_bytes) in [(Duration::ZERO, u64::MAX), (Duration::MAX, 1)] {
         let root = TempDir::new().unwrap();
@@ -148,7 +173,7 @@ async fn questions_are_listed_in_pages() {
         let servers = servers.iter().map(|id| ServerId::new(*id)).collect();
         let after = after.map(|at| ids[at].clone());
         let page = store.questions(Namespace::default(), servers, states.to_vec(), after, limit);
-        let page = page.await.unwrap();
+        let (page, _) = page.await.unwrap();
         let place = |question: &Question| ids.iter().position(|id| *id == question.id).unwrap();
         page.iter().map(place).collect::<Vec<_>>()
     };
