@@ -34,6 +34,7 @@ mod isolation;
 mod lifecycle;
 mod listings;
 mod matrix;
+mod odd_tasks;
 mod odd_tools;
 mod output_checks;
 mod own_sessions;

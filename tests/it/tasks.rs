@@ -12,11 +12,11 @@ use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
 use crate::calls::app_with;
 use crate::questions::with_forms;
 
-const ID: &str = "task 1/é";
+pub(crate) const ID: &str = "task 1/é";
 const RESULT: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"done"}],"structuredContent":{"n":9007199254740993,"x":1.10},"_meta":{"com.example/k":1.0}}"#;
 
 /// A task in a state, as `tasks/get` shows it.
-fn task(status: &str, more: &Value) -> Value {
+pub(crate) fn task(status: &str, more: &Value) -> Value {
     let mut task = json!({
         "resultType": "complete", "taskId": ID, "status": status, "ttlMs": 60000, "pollIntervalMs": 100,
         "createdAt": "2026-11-30T10:00:00Z", "lastUpdatedAt": "2026-11-30T10:00:00Z",
@@ -26,42 +26,42 @@ fn task(status: &str, more: &Value) -> Value {
     task
 }
 
-fn working() -> Value {
+pub(crate) fn working() -> Value {
     task("working", &Value::Null)
 }
 
-fn completed() -> Value {
+pub(crate) fn completed() -> Value {
     let done = json!({"content": [{"type": "text", "text": "done"}]});
     task("completed", &json!({"result": done}))
 }
 
-fn asking(keys: &[&str]) -> Value {
+pub(crate) fn asking(keys: &[&str]) -> Value {
     let requests = keys.iter().map(|key| (key.to_string(), question(key)));
     let requests: serde_json::Map<_, _> = requests.collect();
     task("input_required", &json!({"inputRequests": requests}))
 }
 
-fn question(message: &str) -> Value {
+pub(crate) fn question(message: &str) -> Value {
     let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     let params = json!({"mode": "form", "message": message, "requestedSchema": schema});
     json!({"method": "elicitation/create", "params": params})
 }
 
 /// A modern server whose tool runs as a task that goes through these states; the last one stays.
-async fn job(states: impl IntoIterator<Item = Value>) -> FakeMcp {
+pub(crate) async fn job(states: impl IntoIterator<Item = Value>) -> FakeMcp {
     let fake = FakeMcp::modern().tool(tool("job")).start().await;
     fake.reply("tools/call", |_| Reply::Json(created(&working())));
     goes_through(&fake, states);
     fake
 }
 
-fn created(seed: &Value) -> Value {
+pub(crate) fn created(seed: &Value) -> Value {
     let mut seed = seed.clone();
     seed["resultType"] = json!("task");
     seed
 }
 
-fn goes_through(fake: &FakeMcp, states: impl IntoIterator<Item = Value>) {
+pub(crate) fn goes_through(fake: &FakeMcp, states: impl IntoIterator<Item = Value>) {
     let states = Mutex::new(states.into_iter().collect::<VecDeque<_>>());
     fake.reply("tasks/get", move |_| {
         let mut states = states.lock().unwrap();
@@ -78,10 +78,10 @@ fn goes_through(fake: &FakeMcp, states: impl IntoIterator<Item = Value>) {
 
 /// The same on which a test changes the state by hand.
 #[derive(Clone)]
-struct ByHand(Arc<Mutex<Value>>);
+pub(crate) struct ByHand(Arc<Mutex<Value>>);
 
 impl ByHand {
-    async fn start(state: Value) -> (FakeMcp, Self) {
+    pub(crate) async fn start(state: Value) -> (FakeMcp, Self) {
         let fake = job([working()]).await;
         let hand = Self(Arc::new(Mutex::new(state)));
         let shown = hand.clone();
@@ -91,12 +91,12 @@ impl ByHand {
         (fake, hand)
     }
 
-    fn set(&self, state: Value) {
+    pub(crate) fn set(&self, state: Value) {
         *self.0.lock().unwrap() = state;
     }
 }
 
-async fn seen_count(fake: &FakeMcp, method: &str, count: usize) {
+pub(crate) async fn seen_count(fake: &FakeMcp, method: &str, count: usize) {
     eventually("the requests", PATIENCE, async || {
         (fake.seen_of(method).len() >= count).then_some(())
     })
@@ -460,7 +460,7 @@ async fn a_task_ends_with_its_server() {
 }
 
 /// A 2025-11-25 server whose tool runs only as a task and asks for a name on the way to its result.
-async fn legacy_job() -> FakeMcp {
+pub(crate) async fn legacy_job() -> FakeMcp {
     let mut only_as_task = tool("job");
     only_as_task["execution"] = json!({"taskSupport": "required"});
     let mut both = tool("both");

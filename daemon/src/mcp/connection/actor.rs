@@ -494,6 +494,8 @@ impl Actor {
             self.verdict = verdict;
         }
         self.silences = 0;
+        // It may have got a new id while it was dialled.
+        link.rename(self.key.clone());
         let registration = (&self.key, &self.spec);
         let verdict = self.verdict.as_ref();
         self.apart = Apart::new(&self.dialer, registration, verdict, &self.journal);
@@ -510,6 +512,13 @@ impl Actor {
         // A session of an earlier run may have ended unseen: that says nothing about the server.
         let healthy = stable || std::mem::take(&mut self.resumed);
         self.note_failure(error);
+        // What is under way learns that nobody wanted this.
+        if let Some(link) = &self.link {
+            link.report_lost(error.clone());
+        }
+        if let Some(apart) = &self.apart {
+            apart.lost(error);
+        }
         self.handle(Event::Lost {
             fault: fault_of(error),
             healthy,
@@ -603,7 +612,7 @@ impl Actor {
 }
 
 /// Ends a link, with its session or without.
-async fn end(link: &Link, keeps_session: bool) {
+async fn end(link: &Arc<Link>, keeps_session: bool) {
     if keeps_session {
         link.suspend().await;
     } else {

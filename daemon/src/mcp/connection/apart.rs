@@ -71,16 +71,20 @@ impl Apart {
 
     /// The server has a new id.
     pub(super) fn rename(&self, key: &ServerKey) {
-        key.clone_into(
-            &mut self
-                .inner
-                .key
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let mut current = self.inner.key();
+        key.clone_into(&mut current);
         for slot in self.inner.slots().values() {
             if let Some(Ok(link)) = &*slot.borrow() {
                 link.rename(key.clone());
+            }
+        }
+    }
+
+    /// The server was lost, for all its links.
+    pub(super) fn lost(&self, error: &Error) {
+        for slot in self.inner.slots().values() {
+            if let Some(Ok(link)) = &*slot.borrow() {
+                link.report_lost(error.clone());
             }
         }
     }
@@ -120,6 +124,10 @@ impl Apart {
 impl Inner {
     fn slots(&self) -> MutexGuard<'_, HashMap<Owner, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key(&self) -> MutexGuard<'_, ServerKey> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The slot of an app, with a link that is not known to be lost.
@@ -179,7 +187,12 @@ impl Inner {
                 return;
             }
         };
-        slot.send_replace(Some(Ok(Arc::clone(&link))));
+        {
+            // It may have got a new id while it was dialled: nobody changes that between the look and the use.
+            let key = self.key();
+            slot.send_replace(Some(Ok(Arc::clone(&link))));
+            link.rename(key.clone());
+        }
         let idle = self.dialer.settings.session_idle;
         loop {
             tokio::select! {
@@ -201,11 +214,7 @@ impl Inner {
 
     async fn open(&self, over: &CancellationToken) -> Result<Arc<Link>, OpenFailed> {
         let cancel = self.closed.child_token();
-        let key = self
-            .key
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let key = self.key().clone();
         let attempt = Attempt {
             known: Known {
                 verdict: self.verdict.clone(),
