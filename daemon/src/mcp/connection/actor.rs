@@ -636,7 +636,7 @@ fn same_connection(old: &ServerSpec, new: &ServerSpec) -> bool {
         && old.isolation == new.isolation
 }
 
-fn fault_of(error: &Error) -> Fault {
+pub(super) fn fault_of(error: &Error) -> Fault {
     let has = |fact| error.facts().iter().any(|(name, _)| *name == fact);
     let (bad_command, ended) = (has("command"), has("process"));
     match error.reason() {
@@ -652,7 +652,7 @@ fn fault_of(error: &Error) -> Fault {
 }
 
 /// A number in [0, 1); its quality matters little.
-fn jitter() -> f64 {
+pub(super) fn jitter() -> f64 {
     let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
     f64::from(u32::try_from(bits).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
 }
