@@ -255,6 +255,60 @@ async fn a_session_that_could_not_be_opened_is_opened_later() {
 }
 
 #[tokio::test]
+async fn a_session_that_does_not_open_holds_up_nobody_for_long() {
+    let daemon = TestDaemon::builder()
+        .set("timeouts.connect", "1s")
+        .set("timeouts.probe", "500ms")
+        .set("limits.sessions_per_server", 1)
+        .start()
+        .await;
+    let app = daemon.clients().await;
+    let fake = counter().await;
+    let mut spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
+    spec.retry = Some(v1::RetryPolicy {
+        max_attempts: Some(10),
+        base_delay: Some(millis(100)),
+        max_delay: Some(millis(100)),
+    });
+    app.add("s", spec.clone()).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    fake.reply("initialize", |_| Reply::Hang);
+    let calls = (0..10).map(|_| app.call_tool("s", "count", "{}"));
+    let outcomes = within("the calls", futures_util::future::join_all(calls)).await;
+    for outcome in outcomes {
+        let facts = ErrorFacts::of(&outcome.unwrap_err());
+        assert_ne!(facts.reason, "INTERNAL", "{facts:?}");
+    }
+    // An app that goes away while its session is opened leaves its place to others.
+    let guest = daemon.clients().await;
+    let dials = fake.seen_of("initialize").len();
+    let call = {
+        let guest = guest.clone();
+        tokio::spawn(async move { while guest.call_tool("s", "count", "{}").await.is_err() {} })
+    };
+    eventually("the dial", PATIENCE, async || {
+        (fake.seen_of("initialize").len() > dials).then_some(())
+    })
+    .await;
+    call.abort();
+    drop(guest);
+    fake.reset("initialize");
+    eventually("a session", PATIENCE, async || {
+        app.call_tool("s", "count", "{}").await.ok()
+    })
+    .await;
+    // And a server that is removed meanwhile is gone at once.
+    fake.reply("initialize", |_| Reply::Hang);
+    let other = daemon.clients().await;
+    app.update("s", isolated(spec, Isolation::PerUser), &["isolation"])
+        .await
+        .unwrap_or_else(|status| panic!("{status:?}"));
+    let call = tokio::spawn(async move { other.call_tool("s", "count", "{}").await });
+    within("the removal", app.remove("s")).await.unwrap();
+    within("the call", call).await.unwrap().unwrap_err();
+}
+
+#[tokio::test]
 async fn a_server_that_is_renamed_while_it_is_dialled_asks_under_its_new_name() {
     for isolation in [Isolation::Shared, Isolation::PerConnection] {
         let fake = FakeMcp::modern().tool(tool("ask")).start().await;

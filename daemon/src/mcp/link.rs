@@ -10,7 +10,7 @@ mod pulse;
 mod serve;
 mod task;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -167,8 +167,8 @@ pub struct Link {
     /// Requests of the server that are being answered, by their raw ids.
     asked: Mutex<HashMap<String, CancellationToken>>,
     last_heard: Mutex<Instant>,
-    /// Tasks that the server is to cancel when nobody waits for them any more.
-    unended: Mutex<HashSet<String>>,
+    /// Tasks that the server is to cancel when nobody waits for them any more, one for each wait.
+    unended: Mutex<HashMap<u64, String>>,
     /// A call was refused in a way that may mean that the session is gone.
     session_doubted: AtomicBool,
     /// The server no longer knows the session: it refuses whatever is under way.

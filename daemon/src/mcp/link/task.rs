@@ -35,15 +35,19 @@ pub struct Unfinished(String);
 struct Guard {
     link: Arc<Link>,
     id: String,
+    /// Tells it from other waits, also for the same task.
+    number: u64,
     armed: bool,
 }
 
 impl Guard {
     fn new(link: &Arc<Link>, id: &str) -> Self {
-        link.unended().insert(id.to_owned());
+        let number = link.fresh_id();
+        link.unended().insert(number, id.to_owned());
         Self {
             link: Arc::clone(link),
             id: id.to_owned(),
+            number,
             armed: true,
         }
     }
@@ -52,17 +56,18 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.armed {
-            self.link.unended().remove(&self.id);
+            self.link.unended().remove(&self.number);
             return;
         }
-        let (link, id) = (Arc::clone(&self.link), std::mem::take(&mut self.id));
+        let (link, number) = (Arc::clone(&self.link), self.number);
+        let id = std::mem::take(&mut self.id);
         if link.closed.is_cancelled() {
             return;
         }
         link.tasks.clone().spawn(async move {
             tokio::select! {
                 () = link.cancel_task(&id) => {
-                    link.unended().remove(&id);
+                    link.unended().remove(&number);
                 }
                 () = link.closed.cancelled() => {}
             }
@@ -264,7 +269,7 @@ impl Link {
         if tasks.is_empty() || self.lost.is_cancelled() {
             return;
         }
-        let all = join_all(tasks.iter().map(|id| self.cancel_task(id)));
+        let all = join_all(tasks.values().map(|id| self.cancel_task(id)));
         if tokio::time::timeout(self.close_grace, all).await.is_err() {
             tracing::debug!("the server did not take all cancellations of tasks in time");
         }
@@ -282,7 +287,7 @@ impl Link {
         }
     }
 
-    fn unended(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn unended(&self) -> MutexGuard<'_, HashMap<u64, String>> {
         self.unended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
