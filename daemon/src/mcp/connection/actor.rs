@@ -1,5 +1,6 @@
 //! The actor itself: waits for what happens, lets the machine judge, performs its effects, publishes what is new.
 
+mod commands;
 mod lists;
 mod publish;
 
@@ -258,55 +259,6 @@ impl Actor {
         wake
     }
 
-    async fn command(&mut self, command: Command) {
-        match command {
-            Command::Connect(done) => {
-                self.handle(Event::Connect { fresh: false }).await;
-                let _ = done.send(());
-            }
-            Command::Disconnect(done) => {
-                self.disconnect().await;
-                let _ = done.send(());
-            }
-            Command::Refresh(done) => {
-                if let State::Ready { attempt } | State::Discovering { attempt } = self.state {
-                    // A refresh wants what the server says now: a reading that runs already is superseded.
-                    self.refreshers.push(done);
-                    self.state = State::Discovering { attempt };
-                    self.read_lists(Dirty::ALL);
-                    self.publish().await;
-                } else if self.link.is_some() || self.opening.is_some() {
-                    self.refreshers.push(done);
-                }
-            }
-            Command::Apply(record, done) => {
-                let wanted = record.connect;
-                let same_link = same_connection(&self.spec, &record.spec);
-                self.spec = record.spec;
-                self.apply_rules();
-                if same_link {
-                    self.keep_session().await;
-                }
-                if wanted {
-                    self.handle(Event::Connect { fresh: !same_link }).await;
-                } else {
-                    self.disconnect().await;
-                }
-                // Whatever came of it, the changed rules are in force now.
-                self.publish().await;
-                let _ = done.send(());
-            }
-            Command::Rename(key, done) => {
-                self.key = key;
-                self.carry_new_key();
-                self.keep_session().await;
-                self.publish().await;
-                let _ = done.send(());
-            }
-            Command::Stop(_) | Command::Suspend(_) => {} // handled where the loop ends
-        }
-    }
-
     /// Ends the connection; returns when everything of it is gone.
     async fn disconnect(&mut self) {
         self.handle(Event::Disconnect).await;
@@ -324,19 +276,6 @@ impl Actor {
                 let _ = before.await;
             }
         }));
-    }
-
-    /// Carries the new id to whatever holds the old one.
-    fn carry_new_key(&mut self) {
-        if let Some(link) = &self.link {
-            link.rename(self.key.clone());
-        }
-        if let Some(apart) = &self.apart {
-            apart.rename(&self.key);
-        }
-        let mut catalog = Catalog::clone(&self.catalog);
-        catalog.rename(&self.key.id);
-        self.catalog = Arc::new(catalog);
     }
 
     /// Lets the machine take a step and performs what it says.
@@ -625,15 +564,6 @@ fn soon(interval: Duration) -> Option<Instant> {
     Clock
         .now()
         .checked_add(interval.mul_f64(0.75 + jitter() / 2.0))
-}
-
-/// Whether the same link serves both registrations.
-fn same_connection(old: &ServerSpec, new: &ServerSpec) -> bool {
-    old.transport == new.transport
-        && old.protocol_version == new.protocol_version
-        && old.capabilities == new.capabilities
-        && old.roots == new.roots
-        && old.isolation == new.isolation
 }
 
 pub(super) fn fault_of(error: &Error) -> Fault {
