@@ -22,7 +22,7 @@ use crate::mcp::era::Request;
 use crate::mcp::headers::param_headers;
 use crate::mcp::link::{CallFailure, CallOptions, Link, Patience, Repeat, Unfinished};
 use crate::mcp::protocol::{RawJson, method};
-use crate::model::spec::LogLevel;
+use crate::model::spec::{LogLevel, TransportSpec};
 use crate::registry::{Registry, Server};
 
 /// Which tool.
@@ -436,10 +436,16 @@ impl Call {
         // What is known of the call since its answer was cut off, or its task lost its link.
         let mut cut_off: Option<Error> = None;
         let mut task: Option<Unfinished> = None;
+        let mut target: Option<Arc<TransportSpec>> = None;
         loop {
             let mut used = None;
             let attempt = async {
                 let (link, catalog) = server.handle.link_for(&self.app, options.deadline).await?;
+                // What may have had an effect goes on where it began, with the same credentials, or nowhere.
+                let before = target.replace(Arc::clone(link.target()));
+                if cut_off.is_some() && before.is_some_and(|before| before != *link.target()) {
+                    return Err(moved().into());
+                }
                 if let Some(task) = task.take() {
                     used = Some(catalog);
                     return Box::pin(link.resume(task, options, &mut patience)).await;
@@ -489,6 +495,13 @@ impl Call {
             }
         }
     }
+}
+
+fn moved() -> Error {
+    Error::new(
+        Reason::UpstreamUnreachable,
+        "the server was moved while the call was under way",
+    )
 }
 
 /// Whether a failed repetition says more about a call than that its first answer was cut off. What kept the repetition from

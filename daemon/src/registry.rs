@@ -2,6 +2,7 @@
 //!
 //! A change is committed before it is acted upon. Changes are made one at a time; reading never waits for them.
 
+mod admission;
 mod refusal;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,14 +14,11 @@ use self::refusal::{
     check_etag, has_other_id, id_taken, namespace_not_found, server_not_found, too_many,
 };
 use crate::base::{Clock, Namespace, ServerId, ServerKey};
-use crate::error::{Error, Reason, Result};
+use crate::error::{Error, Result};
 use crate::mcp::connection::{Ack, Handle, Live, not_usable};
-use crate::mcp::era::{LEGACY_VERSIONS, MODERN_VERSIONS, era_of};
 use crate::mcp::open::Dialer;
-use crate::mcp::transport::http::custom_headers;
-use crate::model::spec::{HttpMode, MAX_ID, ServerSpec, TransportSpec, normalize_id, short_hash};
-use crate::model::status::{ConnectionState, Era, ServerRecord, ServerStatus, ServerView};
-use crate::model::validate::check_spec;
+use crate::model::spec::{ServerSpec, normalize_id};
+use crate::model::status::{ConnectionState, ServerRecord, ServerStatus, ServerView};
 use crate::store::Store;
 
 /// What AddServer did.
@@ -559,61 +557,6 @@ impl Registry {
         drop(changes);
         ack.done().await;
         Ok(server)
-    }
-
-    fn check(&self, spec: &ServerSpec) -> Result<()> {
-        let versions: Vec<&str> = MODERN_VERSIONS
-            .iter()
-            .chain(LEGACY_VERSIONS)
-            .copied()
-            .collect();
-        check_spec(spec, &versions)?;
-        match &spec.transport {
-            TransportSpec::Http(http) => {
-                custom_headers(&http.headers, "spec.http.headers")?;
-                check_pin(spec)?;
-                self.0.dialer.policy.check_url(&http.url)
-            }
-            TransportSpec::Stdio(_) if !self.0.dialer.settings.stdio_enabled => Err(Error::new(
-                Reason::DestinationBlocked,
-                "servers that are child processes are switched off; the operator allows them with stdio.enabled",
-            )),
-            TransportSpec::Stdio(_) => Ok(()),
-            TransportSpec::UnixSocket(socket) => {
-                custom_headers(&socket.headers, "spec.unix_socket.headers")?;
-                self.0.dialer.policy.check_socket(&socket.path)
-            }
-        }
-    }
-
-    /// An id that says what it is, is the same for the same server, and leaves plain ids to people.
-    fn generate_id(&self, namespace: &Namespace, spec: &ServerSpec) -> ServerId {
-        let mut salt = String::new();
-        loop {
-            let hash = short_hash(&format!("{}\u{0}{}{salt}", spec.name, spec.target()));
-            let mut slug = normalize_id(&spec.name).as_str().to_owned();
-            slug.truncate(MAX_ID - hash.len() - 1);
-            let id = normalize_id(&format!("{slug}-{hash}"));
-            if self.get(namespace, id.as_str()).is_err() {
-                return id;
-            }
-            salt.push('+');
-        }
-    }
-}
-
-/// A transport that only legacy versions have cannot be pinned to another.
-fn check_pin(spec: &ServerSpec) -> Result<()> {
-    match &spec.protocol_version {
-        Some(pin)
-            if spec.http_mode() == Some(HttpMode::Sse) && era_of(pin) != Some(Era::Legacy) =>
-        {
-            Err(Error::invalid(
-                "spec.protocol_version",
-                format!("HTTP+SSE has no version `{pin}`; pin one of {LEGACY_VERSIONS:?}, or none"),
-            ))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -7,6 +7,7 @@ use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::{children, not_tested};
 use mcp_sidecar_tests::stranger::OpenHouse;
 use mcp_sidecar_tests::v1::Isolation;
+use tokio_util::sync::CancellationToken;
 
 /// A legacy server whose tool counts its calls per session.
 async fn counter() -> FakeMcp {
@@ -193,6 +194,184 @@ async fn a_process_of_its_own_ends_with_its_app() {
     app.call_tool("s", "echo", "{}").await.unwrap();
     app.remove("s").await.unwrap();
     assert!(children(daemon.pid(), false).len() < before);
+}
+
+#[tokio::test]
+async fn a_server_that_is_only_there_once_is_not_started_for_every_call() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let scripts = tempfile::tempdir().unwrap();
+    let at = |name: &str| scripts.path().join(name).to_str().unwrap().to_owned();
+    let script = Script {
+        modern: true,
+        faults: vec![
+            StdioFault::Register(at("starts")),
+            StdioFault::LockFile(at("lock")),
+        ],
+    };
+    let spec = script.spec("stdio", scripts.path()).await;
+    app.add("s", isolated(spec, Isolation::PerConnection))
+        .await
+        .unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    let starts = || {
+        let starts = std::fs::read_to_string(at("starts")).unwrap();
+        starts.lines().count()
+    };
+    let before = starts();
+    for _ in 0..20 {
+        let app = daemon.clients().await;
+        let outcome = app.call_tool("s", "echo", "{}").await;
+        let facts = ErrorFacts::expect(outcome, Code::Unavailable, "UPSTREAM_UNREACHABLE");
+        assert!(facts.message.contains("exit"), "{facts:?}");
+    }
+    // Two for the first attempt, see `open`, and the next ones after some seconds.
+    assert!(starts() - before <= 4, "{} starts", starts() - before);
+    app.remove("s").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_that_could_not_be_opened_is_opened_later() {
+    let daemon = TestDaemon::start().await;
+    let app = daemon.clients().await;
+    let fake = counter().await;
+    let mut spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
+    spec.retry = Some(v1::RetryPolicy {
+        max_attempts: Some(10),
+        base_delay: Some(millis(200)),
+        max_delay: Some(millis(200)),
+    });
+    app.add("s", spec).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    fake.reply("initialize", |_| {
+        Reply::Error(-32000, "not now", Value::Null)
+    });
+    app.call_tool("s", "count", "{}").await.unwrap_err();
+    fake.reset("initialize");
+    eventually("the session", PATIENCE, async || {
+        app.call_tool("s", "count", "{}").await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_does_not_open_holds_up_nobody_for_long() {
+    let daemon = TestDaemon::builder()
+        .set("timeouts.connect", "1s")
+        .set("timeouts.probe", "500ms")
+        .set("limits.sessions_per_server", 1)
+        .start()
+        .await;
+    let app = daemon.clients().await;
+    let fake = counter().await;
+    let mut spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
+    spec.retry = Some(v1::RetryPolicy {
+        max_attempts: Some(10),
+        base_delay: Some(millis(100)),
+        max_delay: Some(millis(100)),
+    });
+    app.add("s", spec.clone()).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    fake.reply("initialize", |_| Reply::Hang);
+    let calls = (0..10).map(|_| app.call_tool("s", "count", "{}"));
+    let outcomes = within("the calls", futures_util::future::join_all(calls)).await;
+    for outcome in outcomes {
+        let facts = ErrorFacts::of(&outcome.unwrap_err());
+        assert_ne!(facts.reason, "INTERNAL", "{facts:?}");
+    }
+    // An app that goes away while its session is opened leaves its place to others.
+    let guest = daemon.clients().await;
+    let dials = fake.seen_of("initialize").len();
+    let call = {
+        let guest = guest.clone();
+        tokio::spawn(async move { while guest.call_tool("s", "count", "{}").await.is_err() {} })
+    };
+    eventually("the dial", PATIENCE, async || {
+        (fake.seen_of("initialize").len() > dials).then_some(())
+    })
+    .await;
+    call.abort();
+    drop(guest);
+    fake.reset("initialize");
+    eventually("a session", PATIENCE, async || {
+        app.call_tool("s", "count", "{}").await.ok()
+    })
+    .await;
+    // And a server that is removed meanwhile is gone at once.
+    fake.reply("initialize", |_| Reply::Hang);
+    let other = daemon.clients().await;
+    app.update("s", isolated(spec, Isolation::PerUser), &["isolation"])
+        .await
+        .unwrap_or_else(|status| panic!("{status:?}"));
+    let call = tokio::spawn(async move { other.call_tool("s", "count", "{}").await });
+    within("the removal", app.remove("s")).await.unwrap();
+    within("the call", call).await.unwrap().unwrap_err();
+}
+
+#[tokio::test]
+async fn a_server_that_is_renamed_while_it_is_dialled_asks_under_its_new_name() {
+    for isolation in [Isolation::Shared, Isolation::PerConnection] {
+        let fake = FakeMcp::modern().tool(tool("ask")).start().await;
+        fake.reply("tools/call", |seen| {
+            let answered = seen.params().get("inputResponses").is_some();
+            Reply::Json(if answered {
+                json!({"resultType": "complete", "content": []})
+            } else {
+                let ask = crate::tasks::question("name");
+                json!({"resultType": "input_required", "inputRequests": {"q": ask}})
+            })
+        });
+        let hold = CancellationToken::new();
+        let held = |hold: &CancellationToken| {
+            let hold = hold.clone();
+            fake.on("server/discover", move |_| {
+                let hold = hold.clone();
+                async move {
+                    hold.cancelled().await;
+                    Reply::Default
+                }
+            });
+        };
+        let daemon = TestDaemon::start().await;
+        let app = daemon.clients().await;
+        let mut updates = app.updates("").await;
+        updates.snapshot().await;
+        let spec = isolated(
+            crate::questions::with_forms(http_spec("S", &fake.url())),
+            isolation,
+        );
+        let shared = isolation == Isolation::Shared;
+        if shared {
+            held(&hold);
+        }
+        let added = app.add("", spec.clone()).await.unwrap();
+        let old = added.server.unwrap().id;
+        let begin = |id: &str| {
+            let (app, id) = (app.clone(), id.to_owned());
+            tokio::spawn(async move { app.call_tool(&id, "ask", "{}").await })
+        };
+        let early = if shared {
+            None
+        } else {
+            app.wait_for(&old, ConnectionState::Ready).await;
+            held(&hold);
+            Some(begin(&old))
+        };
+        let dials = if shared { 1 } else { 2 };
+        eventually("the dial", PATIENCE, async || {
+            (fake.seen_of("server/discover").len() >= dials).then_some(())
+        })
+        .await;
+        let renamed = app.add("new", spec).await.unwrap();
+        assert_eq!(renamed.outcome(), AddOutcome::Migrated);
+        hold.cancel();
+        app.wait_for("new", ConnectionState::Ready).await;
+        let call = early.unwrap_or_else(|| begin("new"));
+        let question = updates.pending().await;
+        assert_eq!(question.server_id, "new", "{isolation:?}");
+        app.accept(&question.id, r#"{"name":"Ada"}"#).await.unwrap();
+        within("the call", call).await.unwrap().unwrap();
+    }
 }
 
 #[tokio::test]

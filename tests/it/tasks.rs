@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use mcp_sidecar_tests::fake::{SseWriter, stream};
 use mcp_sidecar_tests::peers::catalogue;
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::v1::ElicitationState;
@@ -12,11 +11,11 @@ use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
 use crate::calls::app_with;
 use crate::questions::with_forms;
 
-const ID: &str = "task 1/é";
+pub(crate) const ID: &str = "task 1/é";
 const RESULT: &str = r#"{"resultType":"complete","content":[{"type":"text","text":"done"}],"structuredContent":{"n":9007199254740993,"x":1.10},"_meta":{"com.example/k":1.0}}"#;
 
 /// A task in a state, as `tasks/get` shows it.
-fn task(status: &str, more: &Value) -> Value {
+pub(crate) fn task(status: &str, more: &Value) -> Value {
     let mut task = json!({
         "resultType": "complete", "taskId": ID, "status": status, "ttlMs": 60000, "pollIntervalMs": 100,
         "createdAt": "2026-11-30T10:00:00Z", "lastUpdatedAt": "2026-11-30T10:00:00Z",
@@ -26,42 +25,42 @@ fn task(status: &str, more: &Value) -> Value {
     task
 }
 
-fn working() -> Value {
+pub(crate) fn working() -> Value {
     task("working", &Value::Null)
 }
 
-fn completed() -> Value {
+pub(crate) fn completed() -> Value {
     let done = json!({"content": [{"type": "text", "text": "done"}]});
     task("completed", &json!({"result": done}))
 }
 
-fn asking(keys: &[&str]) -> Value {
+pub(crate) fn asking(keys: &[&str]) -> Value {
     let requests = keys.iter().map(|key| (key.to_string(), question(key)));
     let requests: serde_json::Map<_, _> = requests.collect();
     task("input_required", &json!({"inputRequests": requests}))
 }
 
-fn question(message: &str) -> Value {
+pub(crate) fn question(message: &str) -> Value {
     let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     let params = json!({"mode": "form", "message": message, "requestedSchema": schema});
     json!({"method": "elicitation/create", "params": params})
 }
 
 /// A modern server whose tool runs as a task that goes through these states; the last one stays.
-async fn job(states: impl IntoIterator<Item = Value>) -> FakeMcp {
+pub(crate) async fn job(states: impl IntoIterator<Item = Value>) -> FakeMcp {
     let fake = FakeMcp::modern().tool(tool("job")).start().await;
     fake.reply("tools/call", |_| Reply::Json(created(&working())));
     goes_through(&fake, states);
     fake
 }
 
-fn created(seed: &Value) -> Value {
+pub(crate) fn created(seed: &Value) -> Value {
     let mut seed = seed.clone();
     seed["resultType"] = json!("task");
     seed
 }
 
-fn goes_through(fake: &FakeMcp, states: impl IntoIterator<Item = Value>) {
+pub(crate) fn goes_through(fake: &FakeMcp, states: impl IntoIterator<Item = Value>) {
     let states = Mutex::new(states.into_iter().collect::<VecDeque<_>>());
     fake.reply("tasks/get", move |_| {
         let mut states = states.lock().unwrap();
@@ -78,10 +77,10 @@ fn goes_through(fake: &FakeMcp, states: impl IntoIterator<Item = Value>) {
 
 /// The same on which a test changes the state by hand.
 #[derive(Clone)]
-struct ByHand(Arc<Mutex<Value>>);
+pub(crate) struct ByHand(Arc<Mutex<Value>>);
 
 impl ByHand {
-    async fn start(state: Value) -> (FakeMcp, Self) {
+    pub(crate) async fn start(state: Value) -> (FakeMcp, Self) {
         let fake = job([working()]).await;
         let hand = Self(Arc::new(Mutex::new(state)));
         let shown = hand.clone();
@@ -91,12 +90,12 @@ impl ByHand {
         (fake, hand)
     }
 
-    fn set(&self, state: Value) {
+    pub(crate) fn set(&self, state: Value) {
         *self.0.lock().unwrap() = state;
     }
 }
 
-async fn seen_count(fake: &FakeMcp, method: &str, count: usize) {
+pub(crate) async fn seen_count(fake: &FakeMcp, method: &str, count: usize) {
     eventually("the requests", PATIENCE, async || {
         (fake.seen_of(method).len() >= count).then_some(())
     })
@@ -457,107 +456,6 @@ async fn a_task_ends_with_its_server() {
     app.remove("s").await.unwrap();
     let outcome = within("the call", call).await.unwrap();
     ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
-}
-
-/// A 2025-11-25 server whose tool runs only as a task and asks for a name on the way to its result.
-async fn legacy_job() -> FakeMcp {
-    let mut only_as_task = tool("job");
-    only_as_task["execution"] = json!({"taskSupport": "required"});
-    let mut both = tool("both");
-    both["execution"] = json!({"taskSupport": "optional"});
-    let fake = FakeMcp::legacy()
-        .tool(only_as_task)
-        .tool(both)
-        .capability(
-            "tasks",
-            json!({"cancel": {}, "requests": {"tools": {"call": {}}}}),
-        )
-        .start()
-        .await;
-    let state =
-        |status: &str| json!({"taskId": ID, "status": status, "ttl": null, "pollInterval": 100});
-    fake.reply("tools/call", move |seen| match &seen.params()["task"] {
-        Value::Object(_) => Reply::Json(json!({"task": state("working")})),
-        _ => Reply::Default,
-    });
-    let looks = Mutex::new(0);
-    fake.reply("tasks/get", move |_| {
-        let mut looks = looks.lock().unwrap();
-        *looks += 1;
-        Reply::Json(state(if *looks < 3 {
-            "working"
-        } else {
-            "input_required"
-        }))
-    });
-    let server = fake.clone();
-    fake.on("tasks/result", move |seen| {
-        let (server, id) = (server.clone(), json!(format!("q {}", seen.json["id"])));
-        async move {
-            stream(async move |writer: SseWriter| {
-                let mut ask = question("name");
-                ask["jsonrpc"] = json!("2.0");
-                ask["id"] = id.clone();
-                writer.message(&ask).await;
-                tokio::select! {
-                    answer = server.wait("the answer", |seen| seen.answers(&id)) => {
-                        let text = answer.json["result"].to_string();
-                        writer.result(json!({"content": [{"type": "text", "text": text}]})).await;
-                    }
-                    () = writer.closed() => {}
-                }
-            })
-        }
-    });
-    fake.reply("tasks/cancel", move |_| Reply::Json(state("cancelled")));
-    fake
-}
-
-#[tokio::test]
-async fn a_legacy_tool_that_wants_to_be_a_task_is_called_as_one() {
-    let fake = legacy_job().await;
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    app.add("s", with_forms(http_spec("S", &fake.url())))
-        .await
-        .unwrap();
-    app.wait_for("s", ConnectionState::Ready).await;
-    let mut updates = app.updates("").await;
-    updates.snapshot().await;
-
-    let call = {
-        let app = app.clone();
-        let bounded = v1::ToolCall {
-            idle_timeout: Some(millis(500)),
-            ..app.call("s", "job", "{}")
-        };
-        tokio::spawn(async move { app.call_with(bounded).await })
-    };
-    let question = updates.pending().await;
-    assert_eq!(question.message, "name");
-    app.accept(&question.id, r#"{"name":"Ada"}"#).await.unwrap();
-    let result = within("the call", call).await.unwrap().unwrap();
-    assert!(text_of(&result).contains("Ada"), "{result:?}");
-    assert_eq!(fake.seen_of("tools/call")[0].params()["task"], json!({}));
-    assert_eq!(fake.seen_of("tasks/result").len(), 1);
-    assert!(fake.seen_of("tasks/cancel").is_empty());
-
-    // A tool that need not be a task is none.
-    app.call_tool("s", "both", "{}").await.unwrap();
-    assert!(fake.seen_of("tools/call")[1].params().get("task").is_none());
-
-    // Giving up is told to the task.
-    let call = {
-        let app = app.clone();
-        tokio::spawn(async move { app.call_tool("s", "job", "{}").await })
-    };
-    let question = updates.pending().await;
-    call.abort();
-    fake.wait_method("tasks/cancel").await;
-    assert_eq!(
-        updates.end_of(&question.id).await,
-        ElicitationState::Cancelled
-    );
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@
 pub mod cgroup;
 pub mod clients;
 pub mod daemon;
+pub mod facts;
 pub mod fake;
 pub mod fake_stdio;
 pub mod json;
@@ -36,10 +37,10 @@ pub use mcp_sidecar_proto::v1;
 pub mod prelude {
     pub use crate::cgroup::TestCgroup;
     pub use crate::clients::{
-        CallEvents, Clients, ErrorFacts, ServerFacts, http_spec, http_spec_as, millis, seconds,
-        socket_spec, stdio_spec, text_of,
+        CallEvents, Clients, http_spec, http_spec_as, millis, seconds, socket_spec, stdio_spec,
     };
     pub use crate::daemon::TestDaemon;
+    pub use crate::facts::{ErrorFacts, ServerFacts, text_of};
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
     pub use crate::fake_stdio::{Form, Helper, Script, StdioFault};
     pub use crate::stage::{Stage, one_and_two, one_and_two_with};

@@ -24,6 +24,9 @@ pub const MODERN_VERSIONS: &[&str] = &[NEWEST_MODERN];
 /// Legacy versions that the daemon speaks, newest first.
 pub const LEGACY_VERSIONS: &[&str] = &[NEWEST_LEGACY, "2025-06-18", "2025-03-26", "2024-11-05"];
 
+/// Most requests for input that a server may make at once: each one costs some kilobytes until it is answered.
+const MAX_REQUESTS: usize = 1_000;
+
 const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const META_CLIENT: &str = "io.modelcontextprotocol/clientInfo";
 const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -209,6 +212,10 @@ impl Dialect {
         let kind = result.get("resultType").map(|kind| kind.read::<String>());
         match kind.as_ref().map(Option::as_deref) {
             None | Some(Some("complete")) => Ok(Outcome::Complete(result)),
+            // So the examples of SEP-2663 call the state of a task, against its text.
+            Some(Some("task")) if request.method == method::TASKS_GET => {
+                Ok(Outcome::Complete(result))
+            }
             Some(Some("input_required")) => input_required(&result),
             Some(Some("task")) if request.method == method::TOOLS_CALL => {
                 Ok(Outcome::Task(self.read_new_task(&result)?))
@@ -273,6 +280,10 @@ fn input_requests(requests: &RawJson) -> Result<Vec<InputRequest>> {
     let members = requests
         .members()
         .ok_or_else(|| malformed("`inputRequests`", "are no object"))?;
+    if members.len() > MAX_REQUESTS {
+        let fault = format!("are {} at once, of at most {MAX_REQUESTS}", members.len());
+        return Err(malformed("`inputRequests`", &fault));
+    }
     let read = |(key, request): (String, RawJson)| {
         let method = request
             .get("method")

@@ -33,7 +33,7 @@ use crate::mcp::protocol::{Message, RawJson};
 use crate::mcp::subscriptions::{self, Subscriptions};
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::{Loss, Transport};
-use crate::model::spec::LogLevel;
+use crate::model::spec::{LogLevel, TransportSpec};
 use crate::model::status::{Implementation, Push, TransportKind};
 
 /// What a server said about itself when the link was opened.
@@ -134,6 +134,10 @@ pub struct LinkParts {
     pub request_timeout: Duration,
     /// Pause between two looks at a task whose server suggests none.
     pub task_poll: Duration,
+    /// How long a server may take the cancellations of its tasks when the link is closed.
+    pub close_grace: Duration,
+    /// Where it leads.
+    pub target: TransportSpec,
     /// Counts the link and its calls.
     pub load: Load,
 }
@@ -156,11 +160,15 @@ pub struct Link {
     max_rounds: usize,
     request_timeout: Duration,
     task_poll: Duration,
+    close_grace: Duration,
+    target: Arc<TransportSpec>,
     running: Mutex<HashMap<CallId, Arc<Running>>>,
     log_level: Mutex<Option<LogLevel>>,
     /// Requests of the server that are being answered, by their raw ids.
     asked: Mutex<HashMap<String, CancellationToken>>,
     last_heard: Mutex<Instant>,
+    /// Tasks that the server is to cancel when nobody waits for them any more, one for each wait.
+    unended: Mutex<HashMap<u64, String>>,
     /// A call was refused in a way that may mean that the session is gone.
     session_doubted: AtomicBool,
     /// The server no longer knows the session: it refuses whatever is under way.
@@ -191,9 +199,12 @@ impl Link {
             max_rounds: parts.max_rounds,
             request_timeout: parts.request_timeout,
             task_poll: parts.task_poll,
+            close_grace: parts.close_grace,
+            target: Arc::new(parts.target),
             running: Mutex::default(),
             log_level: Mutex::default(),
             asked: Mutex::default(),
+            unended: Mutex::default(),
             last_heard: Mutex::new(Clock.now()),
             session_doubted: AtomicBool::new(false),
             session_gone: AtomicBool::new(false),
@@ -223,17 +234,18 @@ impl Link {
         link
     }
 
-    /// Ends the link: running calls fail, open questions become void, the transport is closed. Returns when all that
-    /// has happened; bounded by the transport's grace periods.
-    pub async fn close(&self) {
+    /// Ends the link: running calls fail, open questions become void, tasks are cancelled, the transport is closed.
+    /// Returns when all that has happened; bounded by the grace periods.
+    pub async fn close(self: &Arc<Self>) {
         self.closed.cancel();
+        self.cancel_tasks().await;
         self.transport.close().await;
         self.tasks.close();
         self.tasks.wait().await;
     }
 
     /// Ends the link and leaves the server's session for the next start of the daemon.
-    pub async fn suspend(&self) {
+    pub async fn suspend(self: &Arc<Self>) {
         self.closed.cancel();
         self.transport.leave_session();
         self.close().await;
@@ -252,6 +264,12 @@ impl Link {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.is_cancelled() || self.closed.is_cancelled()
+    }
+
+    /// Where it leads, and with which credentials.
+    #[must_use]
+    pub fn target(&self) -> &Arc<TransportSpec> {
+        &self.target
     }
 
     /// How messages travel.
@@ -295,6 +313,7 @@ impl Link {
         self.has_news.notify_one();
     }
 
+    /// The server is gone, or refuses us: what is under way may go on elsewhere.
     pub(super) fn report_lost(&self, error: Error) {
         let _ = self.cause.set(self.redactor.error(error));
         self.lost.cancel();
@@ -339,6 +358,14 @@ impl Link {
     /// # Errors
     /// `UPSTREAM_ERROR` with the server's error, or why there is no answer.
     pub async fn request(self: &Arc<Self>, request: &Request) -> Result<RawJson> {
+        tokio::select! {
+            answer = self.request_to_the_last(request) => answer,
+            () = self.closed.cancelled() => Err(closed_error()),
+        }
+    }
+
+    /// The same, also while the link is being closed.
+    async fn request_to_the_last(self: &Arc<Self>, request: &Request) -> Result<RawJson> {
         let answer = async {
             let mut flight = self.send(request, self.fresh_id()).await?;
             loop {
@@ -353,11 +380,7 @@ impl Link {
                 }
             }
         };
-        let timed = tokio::select! {
-            timed = tokio::time::timeout(self.request_timeout, answer) => timed,
-            () = self.closed.cancelled() => return Err(closed_error()),
-        };
-        match timed {
+        match tokio::time::timeout(self.request_timeout, answer).await {
             Ok(Ok(Ok(result))) => match self.dialect.decode(request, result)? {
                 Outcome::Complete(result) => Ok(result),
                 Outcome::InputRequired(_) | Outcome::Task(_) => Err(Error::new(

@@ -264,6 +264,8 @@ impl Dialer {
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
             task_poll: self.settings.task_poll,
+            close_grace: self.settings.close_grace,
+            target: spec.transport.clone(),
             request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
             load: self.load.clone(),
         };

@@ -3,6 +3,8 @@
 //! A rule belongs to one server, so what it admits is always a pair of server and tool; no joined name is ever looked at.
 //! Names are compared as they are: nothing is folded, trimmed or normalised.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -13,6 +15,10 @@ const MAX_PATTERNS: usize = 1_000;
 const MAX_PATTERN: usize = 512;
 /// Longest name that is matched, in bytes. Rules admit no longer one, so that matching has a bound.
 const MAX_NAME: usize = 1_024;
+/// Most bytes of all patterns of one list that hold `*` or `?`: those take time to match.
+const MAX_WILD: usize = 32 * 1024;
+/// Places of a pattern that are followed in one step.
+const WORD: usize = u64::BITS as usize;
 
 /// Which tools of a server may be seen and called.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -85,6 +91,16 @@ fn check_patterns(field: &'static str, patterns: &[String]) -> Result<()> {
             rest = tail;
         }
     }
+    let wild = patterns.iter().filter(|pattern| has_wildcards(pattern));
+    let wild: usize = wild.map(String::len).sum();
+    if wild > MAX_WILD {
+        return Err(Error::invalid(
+            field,
+            format!(
+                "the patterns with `*` and `?` have {wild} bytes together, more than {MAX_WILD}"
+            ),
+        ));
+    }
     Ok(())
 }
 
@@ -115,46 +131,92 @@ fn next(pattern: &str) -> Option<(Token, &str)> {
     Some((token, chars.as_str()))
 }
 
-/// Whether the whole name matches. At most pattern times name steps: only the last `*` is ever gone back to.
+/// Whether the whole name matches. The time grows with the sum of both lengths, times one for each 64 characters of the
+/// pattern: all places of the pattern that the name may have reached are bits that move on together.
 fn matches(pattern: &str, name: &str) -> bool {
-    let (mut pattern, mut name) = (pattern, name);
-    // Behind the last `*`: the pattern, and the name that it has not swallowed yet.
-    let mut again: Option<(&str, &str)> = None;
-    loop {
-        let step = next(pattern);
-        let mut chars = name.chars();
-        let fits = match (step, chars.next()) {
-            (None, None) => return true,
-            (Some((Token::Many, rest)), _) => {
-                again = Some((rest, name));
-                pattern = rest;
-                continue;
-            }
-            (Some((Token::One, rest)), Some(_)) => Some(rest),
-            (Some((Token::Char(wanted), rest)), Some(found)) if wanted == found => Some(rest),
-            _ => None,
-        };
-        if let Some(rest) = fits {
-            (pattern, name) = (rest, chars.as_str());
-            continue;
-        }
-        let Some((behind, swallowed)) = again else {
-            return false;
-        };
-        let mut swallowed = swallowed.chars();
-        if swallowed.next().is_none() {
-            return false;
-        }
-        again = Some((behind, swallowed.as_str()));
-        (pattern, name) = (behind, swallowed.as_str());
+    if !has_wildcards(pattern) {
+        return is_literally(pattern, name);
     }
+    let mut tokens: Vec<_> = tokens(pattern).collect();
+    tokens.dedup_by(|one, before| *one == Token::Many && *before == Token::Many);
+    let words = tokens.len() / WORD + 1;
+    let (mut many, mut one) = (vec![0; words], vec![0; words]);
+    let mut chars = HashMap::<char, Vec<u64>>::new();
+    for (place, token) in tokens.iter().enumerate() {
+        let bits = match token {
+            Token::Many => &mut many,
+            Token::One => &mut one,
+            Token::Char(wanted) => chars.entry(*wanted).or_insert_with(|| vec![0; words]),
+            Token::Bad => continue,
+        };
+        if let Some(word) = bits.get_mut(place / WORD) {
+            *word |= 1 << (place % WORD);
+        }
+    }
+    let nowhere = vec![0; words];
+    let mut reached = vec![0; words];
+    if let Some(first) = reached.first_mut() {
+        *first = 1;
+    }
+    skip(&mut reached, &many);
+    for found in name.chars() {
+        let fits = chars.get(&found).unwrap_or(&nowhere);
+        let mut carry = 0;
+        for (word, ((fits, one), many)) in reached.iter_mut().zip(fits.iter().zip(&one).zip(&many))
+        {
+            let passed = *word & (fits | one);
+            let stays = *word & many;
+            *word = (passed << 1) | carry | stays;
+            carry = passed >> (WORD - 1);
+        }
+        skip(&mut reached, &many);
+    }
+    let end = tokens.len();
+    reached
+        .get(end / WORD)
+        .is_some_and(|word| word >> (end % WORD) & 1 == 1)
+}
+
+/// Whoever stands before a `*` also stands behind it.
+fn skip(reached: &mut [u64], many: &[u64]) {
+    let mut carry = 0;
+    for (word, many) in reached.iter_mut().zip(many) {
+        let skipped = *word & many;
+        *word |= (skipped << 1) | carry;
+        carry = skipped >> (WORD - 1);
+    }
+}
+
+fn tokens(pattern: &str) -> impl Iterator<Item = Token> {
+    let mut rest = pattern;
+    std::iter::from_fn(move || {
+        let (token, tail) = next(rest)?;
+        rest = tail;
+        Some(token)
+    })
+}
+
+fn has_wildcards(pattern: &str) -> bool {
+    tokens(pattern).any(|token| matches!(token, Token::One | Token::Many))
+}
+
+fn is_literally(pattern: &str, name: &str) -> bool {
+    let mut chars = name.chars();
+    tokens(pattern).all(|token| {
+        chars
+            .next()
+            .is_some_and(|found| token == Token::Char(found))
+    }) && chars.next().is_none()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::{prop_assert_eq, proptest};
 
     use super::{MAX_NAME, ToolRules, matches};
+    use crate::base::Clock;
 
     fn rules(allowed: &[&str], denied: &[&str]) -> ToolRules {
         let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
@@ -218,6 +280,44 @@ mod tests {
         let long = "x".repeat(513);
         assert_eq!(field(rules(&[&long], &[])), "spec.allowed_tools[0]");
         assert_eq!(field(rules(&[], &["x"; 1_001])), "spec.denied_tools");
+    }
+
+    #[test]
+    fn matching_has_a_bound_whatever_the_patterns_are() {
+        // What makes a matcher that goes back take the square of the length, and as much of it as is accepted.
+        for filler in ["a", "?"] {
+            let pattern = format!("*{}b", filler.repeat(510));
+            let rules = rules(&[], &[pattern.as_str(); 64]);
+            rules.check().unwrap();
+            let begun = Clock.now();
+            assert!(rules.admit(&"a".repeat(MAX_NAME)));
+            // Ten milliseconds, for a build that is not optimised, on a machine with much else to do.
+            let took = Clock.now().saturating_duration_since(begun);
+            assert!(took < Duration::from_millis(500), "{took:?}");
+        }
+        let wild = format!("{}*", "x".repeat(511));
+        assert!(rules(&[wild.as_str(); 65], &[]).check().is_err());
+        let plain = "x".repeat(512);
+        assert!(rules(&[plain.as_str(); 1_000], &[]).check().is_ok());
+    }
+
+    #[test]
+    fn long_patterns_are_followed_across_words() {
+        for length in [62, 63, 64, 65, 127, 128, 129, 400] {
+            let text = "ab".repeat(length)[..length].to_owned();
+            for pattern in [
+                text.replace('b', "?"),
+                format!("{text}*"),
+                format!("*{text}"),
+                format!("*{}*", text.replace("aba", "a*a")),
+            ] {
+                assert!(matches(&pattern, &text), "{pattern}");
+                assert!(
+                    !matches(&pattern, &format!("c{}", "b".repeat(length))),
+                    "{pattern}"
+                );
+            }
+        }
     }
 
     proptest! {

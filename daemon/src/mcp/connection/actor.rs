@@ -1,5 +1,6 @@
 //! The actor itself: waits for what happens, lets the machine judge, performs its effects, publishes what is new.
 
+mod commands;
 mod lists;
 mod publish;
 
@@ -258,55 +259,6 @@ impl Actor {
         wake
     }
 
-    async fn command(&mut self, command: Command) {
-        match command {
-            Command::Connect(done) => {
-                self.handle(Event::Connect { fresh: false }).await;
-                let _ = done.send(());
-            }
-            Command::Disconnect(done) => {
-                self.disconnect().await;
-                let _ = done.send(());
-            }
-            Command::Refresh(done) => {
-                if let State::Ready { attempt } | State::Discovering { attempt } = self.state {
-                    // A refresh wants what the server says now: a reading that runs already is superseded.
-                    self.refreshers.push(done);
-                    self.state = State::Discovering { attempt };
-                    self.read_lists(Dirty::ALL);
-                    self.publish().await;
-                } else if self.link.is_some() || self.opening.is_some() {
-                    self.refreshers.push(done);
-                }
-            }
-            Command::Apply(record, done) => {
-                let wanted = record.connect;
-                let same_link = same_connection(&self.spec, &record.spec);
-                self.spec = record.spec;
-                self.apply_rules();
-                if same_link {
-                    self.keep_session().await;
-                }
-                if wanted {
-                    self.handle(Event::Connect { fresh: !same_link }).await;
-                } else {
-                    self.disconnect().await;
-                }
-                // Whatever came of it, the changed rules are in force now.
-                self.publish().await;
-                let _ = done.send(());
-            }
-            Command::Rename(key, done) => {
-                self.key = key;
-                self.carry_new_key();
-                self.keep_session().await;
-                self.publish().await;
-                let _ = done.send(());
-            }
-            Command::Stop(_) | Command::Suspend(_) => {} // handled where the loop ends
-        }
-    }
-
     /// Ends the connection; returns when everything of it is gone.
     async fn disconnect(&mut self) {
         self.handle(Event::Disconnect).await;
@@ -324,19 +276,6 @@ impl Actor {
                 let _ = before.await;
             }
         }));
-    }
-
-    /// Carries the new id to whatever holds the old one.
-    fn carry_new_key(&mut self) {
-        if let Some(link) = &self.link {
-            link.rename(self.key.clone());
-        }
-        if let Some(apart) = &self.apart {
-            apart.rename(&self.key);
-        }
-        let mut catalog = Catalog::clone(&self.catalog);
-        catalog.rename(&self.key.id);
-        self.catalog = Arc::new(catalog);
     }
 
     /// Lets the machine take a step and performs what it says.
@@ -494,6 +433,8 @@ impl Actor {
             self.verdict = verdict;
         }
         self.silences = 0;
+        // It may have got a new id while it was dialled.
+        link.rename(self.key.clone());
         let registration = (&self.key, &self.spec);
         let verdict = self.verdict.as_ref();
         self.apart = Apart::new(&self.dialer, registration, verdict, &self.journal);
@@ -510,6 +451,13 @@ impl Actor {
         // A session of an earlier run may have ended unseen: that says nothing about the server.
         let healthy = stable || std::mem::take(&mut self.resumed);
         self.note_failure(error);
+        // What is under way learns that nobody wanted this.
+        if let Some(link) = &self.link {
+            link.report_lost(error.clone());
+        }
+        if let Some(apart) = &self.apart {
+            apart.lost(error);
+        }
         self.handle(Event::Lost {
             fault: fault_of(error),
             healthy,
@@ -603,7 +551,7 @@ impl Actor {
 }
 
 /// Ends a link, with its session or without.
-async fn end(link: &Link, keeps_session: bool) {
+async fn end(link: &Arc<Link>, keeps_session: bool) {
     if keeps_session {
         link.suspend().await;
     } else {
@@ -618,16 +566,7 @@ fn soon(interval: Duration) -> Option<Instant> {
         .checked_add(interval.mul_f64(0.75 + jitter() / 2.0))
 }
 
-/// Whether the same link serves both registrations.
-fn same_connection(old: &ServerSpec, new: &ServerSpec) -> bool {
-    old.transport == new.transport
-        && old.protocol_version == new.protocol_version
-        && old.capabilities == new.capabilities
-        && old.roots == new.roots
-        && old.isolation == new.isolation
-}
-
-fn fault_of(error: &Error) -> Fault {
+pub(super) fn fault_of(error: &Error) -> Fault {
     let has = |fact| error.facts().iter().any(|(name, _)| *name == fact);
     let (bad_command, ended) = (has("command"), has("process"));
     match error.reason() {
@@ -643,7 +582,7 @@ fn fault_of(error: &Error) -> Fault {
 }
 
 /// A number in [0, 1); its quality matters little.
-fn jitter() -> f64 {
+pub(super) fn jitter() -> f64 {
     let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
     f64::from(u32::try_from(bits).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
 }

@@ -5,15 +5,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::base::{AppConnection, Deadline, ServerKey};
+use super::actor::{fault_of, jitter};
+use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::Link;
 use crate::mcp::open::{Approach, Attempt, Dialer, Known, OpenFailed};
+use crate::mcp::state::Spacing;
 use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::journal::Journal;
 use crate::model::spec::{Isolation, ServerSpec};
@@ -29,6 +32,15 @@ enum Owner {
 /// A link that is being opened, is open, or could not be opened.
 type Slot = watch::Receiver<Option<Result<Arc<Link>>>>;
 
+/// A server to which links cannot be opened is left alone for a while, so that calls do not start one process after the
+/// other.
+#[derive(Debug)]
+struct Held {
+    failures: u32,
+    until: Instant,
+    error: Error,
+}
+
 /// The links of single users or connections. Cheap to clone; ends with [`Apart::close`].
 #[derive(Clone, Debug)]
 pub(super) struct Apart {
@@ -43,6 +55,8 @@ struct Inner {
     journal: Journal,
     key: Mutex<ServerKey>,
     slots: Mutex<HashMap<Owner, Slot>>,
+    /// Why none is opened for now.
+    held: Mutex<Option<Held>>,
     closed: CancellationToken,
     tasks: TaskTracker,
 }
@@ -63,6 +77,7 @@ impl Apart {
                 journal: journal.clone(),
                 key: Mutex::new(key.clone()),
                 slots: Mutex::default(),
+                held: Mutex::default(),
                 closed: CancellationToken::new(),
                 tasks: TaskTracker::new(),
             }),
@@ -71,16 +86,20 @@ impl Apart {
 
     /// The server has a new id.
     pub(super) fn rename(&self, key: &ServerKey) {
-        key.clone_into(
-            &mut self
-                .inner
-                .key
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let mut current = self.inner.key();
+        key.clone_into(&mut current);
         for slot in self.inner.slots().values() {
             if let Some(Ok(link)) = &*slot.borrow() {
                 link.rename(key.clone());
+            }
+        }
+    }
+
+    /// The server was lost, for all its links.
+    pub(super) fn lost(&self, error: &Error) {
+        for slot in self.inner.slots().values() {
+            if let Some(Ok(link)) = &*slot.borrow() {
+                link.report_lost(error.clone());
             }
         }
     }
@@ -122,6 +141,10 @@ impl Inner {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn key(&self) -> MutexGuard<'_, ServerKey> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The slot of an app, with a link that is not known to be lost.
     fn slot(self: &Arc<Self>, app: &AppConnection) -> Result<Slot> {
         if self.closed.is_cancelled() {
@@ -142,7 +165,9 @@ impl Inner {
                 }
                 Some(_) => {}
             }
-        } else if slots.len() >= self.dialer.settings.sessions_per_server {
+        }
+        self.may_open()?;
+        if !slots.contains_key(&owner) && slots.len() >= self.dialer.settings.sessions_per_server {
             return Err(Error::new(
                 Reason::TooMany,
                 format!(
@@ -169,8 +194,14 @@ impl Inner {
         over: CancellationToken,
     ) {
         let link = match self.open(&over).await {
-            Ok(link) => link,
+            Ok(link) => {
+                self.held().take();
+                link
+            }
             Err(OpenFailed { error, remains }) => {
+                if !over.is_cancelled() && !self.closed.is_cancelled() {
+                    self.hold(&error);
+                }
                 self.forget(owner, &slot);
                 slot.send_replace(Some(Err(error)));
                 if let Some(remains) = remains {
@@ -179,7 +210,12 @@ impl Inner {
                 return;
             }
         };
-        slot.send_replace(Some(Ok(Arc::clone(&link))));
+        {
+            // It may have got a new id while it was dialled: nobody changes that between the look and the use.
+            let key = self.key();
+            slot.send_replace(Some(Ok(Arc::clone(&link))));
+            link.rename(key.clone());
+        }
         let idle = self.dialer.settings.session_idle;
         loop {
             tokio::select! {
@@ -201,11 +237,7 @@ impl Inner {
 
     async fn open(&self, over: &CancellationToken) -> Result<Arc<Link>, OpenFailed> {
         let cancel = self.closed.child_token();
-        let key = self
-            .key
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let key = self.key().clone();
         let attempt = Attempt {
             known: Known {
                 verdict: self.verdict.clone(),
@@ -226,6 +258,42 @@ impl Inner {
             }
         };
         opened.map(|opened| opened.link)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a link may be opened now.
+    fn may_open(&self) -> Result<()> {
+        let held = self.held();
+        let now = Clock.now();
+        match held.as_ref().filter(|held| held.until > now) {
+            None => Ok(()),
+            Some(held) => Err(held
+                .error
+                .clone()
+                .retry_after(held.until.saturating_duration_since(now))),
+        }
+    }
+
+    /// Opens none for a while, as long as the server's own link would wait.
+    fn hold(&self, error: &Error) {
+        let mut held = self.held();
+        let failures = held.as_ref().map_or(0, |held| held.failures);
+        let failures = failures.saturating_add(1);
+        let spacing = Spacing {
+            retry: self.spec.retry,
+            max_background: self.dialer.settings.reconnect_max,
+            jitter: jitter(),
+        };
+        let delay = spacing.delay(failures, fault_of(error));
+        let now = Clock.now();
+        *held = Some(Held {
+            failures,
+            until: now.checked_add(delay).unwrap_or(now),
+            error: error.clone(),
+        });
     }
 
     /// Takes a link out of reach, unless another one has its place already.

@@ -14,6 +14,9 @@ use crate::model::status::Era;
 /// Name of the extension.
 pub(super) const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
+/// Longest handle, in bytes. It travels in a header, and most servers take no more than that of all headers.
+const MAX_ID: usize = 8 * 1024;
+
 /// A task as its server last described it.
 #[derive(Clone, Debug)]
 pub struct Task {
@@ -141,8 +144,15 @@ impl Dialect {
         };
         // A fraction of a millisecond is odd, and harmless.
         let pause = result.get(pause).and_then(|pause| pause.read::<f64>());
+        let id = text("taskId").ok_or_else(|| no_task("has no `taskId`"))?;
+        if id.len() > MAX_ID {
+            let length = id.len();
+            return Err(no_task(&format!(
+                "has a `taskId` of {length} bytes; at most {MAX_ID} can be asked for"
+            )));
+        }
         Ok(Task {
-            id: text("taskId").ok_or_else(|| no_task("has no `taskId`"))?,
+            id,
             progress: TaskProgress::Working,
             status: text("status").ok_or_else(|| no_task("has no `status`"))?,
             message: text("statusMessage").unwrap_or_default(),

@@ -4,7 +4,7 @@
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{SemaphorePermit, mpsc, watch};
@@ -107,7 +107,9 @@ pub struct Running {
     events: Option<mpsc::Sender<CallEvent>>,
     /// Questions that are open: while there are any, the server's time does not run.
     questions: watch::Sender<usize>,
-    /// Status and message of the task that it is, as the app knows them.
+    /// The task that it is.
+    task_id: OnceLock<String>,
+    /// Status and message of the task, as the app knows them.
     task: Mutex<(String, String)>,
     /// Somebody was asked something.
     asked: AtomicBool,
@@ -151,6 +153,16 @@ impl Running {
     /// Id of the request that is under way; its progress token.
     pub(super) fn request_id(&self) -> u64 {
         self.request_id.load(Ordering::Relaxed)
+    }
+
+    /// The server runs it as this task.
+    pub(super) fn is_task(&self, id: &str) {
+        let _same = self.task_id.set(id.to_owned());
+    }
+
+    /// The task that it is, if it is one.
+    pub(super) fn task_id(&self) -> Option<&str> {
+        self.task_id.get().map(String::as_str)
     }
 
     /// Tells the app how the task is doing, if that is news.
@@ -410,6 +422,7 @@ impl Link {
             request_id: AtomicU64::new(0),
             events: options.events.clone(),
             questions: watch::Sender::new(0),
+            task_id: OnceLock::new(),
             task: Mutex::default(),
             asked: AtomicBool::new(false),
             over: CancellationToken::new(),

@@ -13,12 +13,15 @@ use super::{CallEvent, Link, closed_error};
 use crate::error::{Error, Reason, RpcError};
 use crate::inputs::Ticket;
 use crate::mcp::asker::{Asker, Unanswered};
-use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, RawJson, method};
+use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, ObjectWriter, RawJson, method};
 use crate::model::question::Answer;
 use crate::model::status::Era;
 
 /// Most requests of one server that are being answered at a time.
 const MAX_ASKED: usize = 64;
+
+/// Key of `_meta` under which messages about a task name it.
+const META_RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
 /// Takes what arrives outside of our exchanges.
 pub(super) async fn inbound(link: Arc<Link>, mut messages: mpsc::Receiver<Message>) {
@@ -74,6 +77,8 @@ impl Link {
         let (link, origin) = (Arc::clone(self), origin.cloned());
         self.tasks.spawn(async move {
             let params = params.unwrap_or(RawJson::EMPTY_OBJECT);
+            let task = related_task(&params);
+            let origin = origin.or_else(|| link.by_task(task.as_ref()?));
             let outcome = tokio::select! {
                 outcome = link.answer(&method, &params, origin) => Some(outcome),
                 () = withdrawn.cancelled() => None,
@@ -82,6 +87,7 @@ impl Link {
             if let Some(outcome) = outcome
                 && !link.closed.is_cancelled()
             {
+                let outcome = outcome.map(|answer| about_task(answer, task.as_ref()));
                 link.respond(&id, &outcome.map_err(Unanswered::into_rpc))
                     .await;
             }
@@ -150,6 +156,13 @@ impl Link {
             .find(|call| call.request_id() == token)
     }
 
+    /// The call that runs as the task which a request names.
+    fn by_task(&self, related: &RawJson) -> Option<Arc<Running>> {
+        let id: String = related.get("taskId")?.read()?;
+        let mut calls = self.calls().into_iter();
+        calls.find(|call| call.task_id() == Some(&id))
+    }
+
     fn calls(&self) -> Vec<Arc<Running>> {
         let calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         calls.values().cloned().collect()
@@ -212,6 +225,27 @@ impl Link {
             never = announced => match never {},
         }
     }
+}
+
+/// The task that a request of the server belongs to (MCP 2025-11-25 basic/utilities/tasks, "Related Task Metadata").
+fn related_task(params: &RawJson) -> Option<RawJson> {
+    let related = params.get("_meta")?.get(META_RELATED_TASK)?;
+    related.is_object().then_some(related)
+}
+
+/// An answer, which has to name the task that its request belongs to.
+fn about_task(answer: RawJson, related: Option<&RawJson>) -> RawJson {
+    let (Some(related), Some(members)) = (related, answer.members()) else {
+        return answer;
+    };
+    let mut meta = ObjectWriter::new();
+    meta.raw(META_RELATED_TASK, related.as_str());
+    let mut all = ObjectWriter::new();
+    for (name, value) in &members {
+        all.raw(name, value.as_str());
+    }
+    all.raw("_meta", meta.finish().as_str());
+    all.finish()
 }
 
 /// A question that waits for its answer. However the wait ends, it ends as void if the server was lost, and as cancelled if

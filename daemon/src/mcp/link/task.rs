@@ -3,14 +3,14 @@
 //! Asking is harmless to repeat, so a task outlives a lost answer, and a lost link: whoever made the call may go on with it
 //! over the next one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{CallFailure, Repeat, Running, lost_call, not_answered};
@@ -30,24 +30,46 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unfinished(String);
 
-/// Cancels the task at the server when nobody waits for it any more (SEP-2663 "Task Cancellation").
+/// Cancels the task at the server when nobody waits for it any more (SEP-2663 "Task Cancellation"). A link that is closed
+/// meanwhile does it instead, see [`Link::cancel_tasks`].
 struct Guard {
     link: Arc<Link>,
     id: String,
+    /// Tells it from other waits, also for the same task.
+    number: u64,
     armed: bool,
+}
+
+impl Guard {
+    fn new(link: &Arc<Link>, id: &str) -> Self {
+        let number = link.fresh_id();
+        link.unended().insert(number, id.to_owned());
+        Self {
+            link: Arc::clone(link),
+            id: id.to_owned(),
+            number,
+            armed: true,
+        }
+    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let link = Arc::clone(&self.link);
-        let possible = link.dialect.era() == Era::Modern || link.peer.cancels_tasks();
-        if !self.armed || !possible || link.closed.is_cancelled() {
+        if !self.armed {
+            self.link.unended().remove(&self.number);
             return;
         }
-        let cancel = link.dialect.task_cancel(&self.id);
+        let (link, number) = (Arc::clone(&self.link), self.number);
+        let id = std::mem::take(&mut self.id);
+        if link.closed.is_cancelled() {
+            return;
+        }
         link.tasks.clone().spawn(async move {
-            if let Err(error) = link.request(&cancel).await {
-                tracing::debug!(%error, "the server did not take the cancellation of a task");
+            tokio::select! {
+                () = link.cancel_task(&id) => {
+                    link.unended().remove(&number);
+                }
+                () = link.closed.cancelled() => {}
             }
         });
     }
@@ -57,8 +79,8 @@ impl Drop for Guard {
 enum Turn {
     /// It is time to look.
     Look,
-    /// A question has got an answer.
-    Answered(String, RawJson),
+    /// Questions have got answers.
+    Answered,
     /// A question gets none.
     Unanswered(String, Unanswered),
 }
@@ -66,52 +88,53 @@ enum Turn {
 /// A question with its answer, or `None` once it is withdrawn.
 type Answered = Option<(InputRequest, Result<RawJson, Unanswered>)>;
 
+/// How far a question of a task is.
+enum Progress {
+    /// It waits for an answer; cancelled when the server no longer wants one.
+    Open(CancellationToken),
+    /// The server has not taken the answer yet.
+    Answered(RawJson),
+    /// The server has taken the answer: whatever it shows, nobody is asked again.
+    Taken,
+}
+
 /// The questions of one task.
 #[derive(Default)]
 struct Questions<'a> {
     open: FuturesUnordered<BoxFuture<'a, Answered>>,
-    /// Every key that was ever asked: a server shows a question again until it has seen the answer.
-    asked: HashMap<String, CancellationToken>,
-    /// Answers that the server has not taken yet.
-    answers: Vec<(String, RawJson)>,
+    /// What was asked, by the server's keys: it shows a question again until it has seen the answer.
+    asked: HashMap<String, Progress>,
+    /// What the server wanted to know when it was last looked at.
+    wanted: HashSet<String>,
     rounds: usize,
 }
 
 impl<'a> Questions<'a> {
-    /// Asks what is new, and withdraws what is no longer wanted.
+    /// Asks what is new, and withdraws what is no longer wanted. A question that comes back without having been answered
+    /// is a new one.
     fn update(
         &mut self,
         link: &'a Link,
         call: &'a Arc<Running>,
         wanted: &[InputRequest],
     ) -> Result<()> {
-        for (key, withdrawn) in &self.asked {
-            if wanted.iter().all(|request| request.key != *key) {
+        self.wanted = wanted.iter().map(|request| request.key.clone()).collect();
+        let still_wanted = &self.wanted;
+        self.asked.retain(|key, progress| match progress {
+            Progress::Open(withdrawn) if !still_wanted.contains(key) => {
                 withdrawn.cancel();
+                false
             }
-        }
-        self.answers
-            .retain(|(key, _)| wanted.iter().any(|request| request.key == *key));
-        let new = wanted
-            .iter()
-            .filter(|request| !self.asked.contains_key(&request.key));
-        let new: Vec<_> = new.cloned().collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        if self.rounds == link.max_rounds {
-            return Err(Error::new(
-                Reason::UpstreamProtocol,
-                format!(
-                    "the task asked for more input {} times (limits.rounds)",
-                    self.rounds + 1
-                ),
-            ));
-        }
-        self.rounds += 1;
-        for request in new {
-            let withdrawn = CancellationToken::new();
-            self.asked.insert(request.key.clone(), withdrawn.clone());
+            _ => true,
+        });
+        let before = self.asked.len();
+        for request in wanted {
+            if self.asked.contains_key(&request.key) {
+                continue;
+            }
+            let (request, withdrawn) = (request.clone(), CancellationToken::new());
+            let open = Progress::Open(withdrawn.clone());
+            self.asked.insert(request.key.clone(), open);
             self.open.push(Box::pin(async move {
                 let answer = link.answer(&request.method, &request.params, Some(Arc::clone(call)));
                 let answer = tokio::select! {
@@ -121,29 +144,72 @@ impl<'a> Questions<'a> {
                 Some((request, answer))
             }));
         }
+        if self.asked.len() > before {
+            if self.rounds == link.max_rounds {
+                return Err(Error::new(
+                    Reason::UpstreamProtocol,
+                    format!(
+                        "the task asked for more input {} times (limits.rounds)",
+                        self.rounds + 1
+                    ),
+                ));
+            }
+            self.rounds += 1;
+        }
         Ok(())
     }
 
-    /// Waits until a question that is still wanted has an answer.
+    /// Waits until questions that are still wanted have answers, and takes all that are there.
     async fn answered(&mut self) -> Turn {
+        let mut any = false;
         loop {
-            match self.open.next().await {
-                Some(Some((request, Ok(answer)))) => return Turn::Answered(request.key, answer),
+            let next = if any {
+                let Some(next) = self.open.next().now_or_never() else {
+                    return Turn::Answered;
+                };
+                next
+            } else {
+                self.open.next().await
+            };
+            match next {
+                Some(Some((request, Ok(answer)))) => {
+                    any = true;
+                    self.keep(request.key, answer);
+                }
                 Some(Some((request, Err(unanswered)))) => {
                     return Turn::Unanswered(request.method, unanswered);
                 }
                 Some(None) => {}
+                None if any => return Turn::Answered,
                 None => std::future::pending().await,
             }
         }
     }
 
+    fn keep(&mut self, key: String, answer: RawJson) {
+        if !matches!(self.asked.get(&key), Some(Progress::Taken)) {
+            self.asked.insert(key, Progress::Answered(answer));
+        }
+    }
+
+    /// What the server still wants and has not taken yet.
     fn unsent(&self) -> Option<RawJson> {
         let mut all = ObjectWriter::new();
-        for (key, answer) in &self.answers {
-            all.raw(key, answer.as_str());
+        for key in &self.wanted {
+            if let Some(Progress::Answered(answer)) = self.asked.get(key) {
+                all.raw(key, answer.as_str());
+            }
         }
         (!all.is_empty()).then(|| all.finish())
+    }
+
+    /// The server has taken what was [unsent](Self::unsent).
+    fn taken(&mut self) {
+        for key in &self.wanted {
+            if let Some(progress @ Progress::Answered(_)) = self.asked.get_mut(key) {
+                *progress = Progress::Taken;
+            }
+        }
     }
 }
 
@@ -174,20 +240,55 @@ impl Link {
         patience: &mut Patience,
         deadline: Deadline,
     ) -> std::result::Result<RawJson, CallFailure> {
-        let mut guard = Guard {
-            link: Arc::clone(self),
-            id: task.id.clone(),
-            armed: true,
-        };
+        let mut guard = Guard::new(self, &task.id);
         let id = task.id.clone();
+        call.is_task(&id);
         let outcome = self.watch(task, call, patience, deadline, &mut guard).await;
-        outcome.map_err(|mut failure| {
-            if self.is_lost() && failure.error.reason() == Reason::OutcomeUnknown {
-                guard.armed = false;
-                failure.repeat = Some(Repeat::GoOn(Unfinished(id)));
+        outcome.map_err(|failure| {
+            let mut failure = CallFailure::from(failure.error);
+            // The call itself was answered: a refusal since then is no reason to make it again.
+            let lost = [Reason::UpstreamUnreachable, Reason::OutcomeUnknown];
+            if lost.contains(&failure.error.reason()) {
+                if failure.error.reason() != Reason::OutcomeUnknown {
+                    failure.error = lost_call(&failure.error);
+                }
+                // Whoever closed the link on purpose did not want the task to go on.
+                if self.lost.is_cancelled() {
+                    guard.armed = false;
+                    failure.repeat = Some(Repeat::GoOn(Unfinished(id)));
+                }
             }
             failure
         })
+    }
+
+    /// Cancels what nobody waits for any more, because the link is being closed. A server that was lost is not told: its
+    /// tasks may be waited for over another link.
+    pub(super) async fn cancel_tasks(self: &Arc<Self>) {
+        let tasks = std::mem::take(&mut *self.unended());
+        if tasks.is_empty() || self.lost.is_cancelled() {
+            return;
+        }
+        let all = join_all(tasks.values().map(|id| self.cancel_task(id)));
+        if tokio::time::timeout(self.close_grace, all).await.is_err() {
+            tracing::debug!("the server did not take all cancellations of tasks in time");
+        }
+    }
+
+    async fn cancel_task(self: &Arc<Self>, id: &str) {
+        if self.dialect.era() == Era::Legacy && !self.peer.cancels_tasks() {
+            return;
+        }
+        if let Err(error) = self
+            .request_to_the_last(&self.dialect.task_cancel(id))
+            .await
+        {
+            tracing::debug!(%error, "the server did not take the cancellation of a task");
+        }
+    }
+
+    fn unended(&self) -> MutexGuard<'_, HashMap<u64, String>> {
+        self.unended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn watch(
@@ -262,7 +363,7 @@ impl Link {
                 };
                 match turn {
                     Turn::Look => break,
-                    Turn::Answered(key, answer) => questions.answers.push((key, answer)),
+                    Turn::Answered => {}
                     Turn::Unanswered(method, unanswered) => {
                         return Err(not_answered(&method, unanswered).into());
                     }
@@ -285,6 +386,7 @@ impl Link {
                 }
                 Ok(_) => return Err(lost_call(&foreign()).into()),
                 Err(error) if self.may_pass(&error) => {}
+                Err(error) if error.reason() == Reason::MessageTooLarge => return Err(error.into()),
                 Err(error) => return Err(lost_call(&error).into()),
             }
         }
@@ -308,7 +410,7 @@ impl Link {
         let sent = self.within(sent, call, patience, deadline);
         match sent.await? {
             Ok(_) => {
-                questions.answers.clear();
+                questions.taken();
                 patience.sign_of_life();
                 Ok(())
             }
@@ -329,10 +431,15 @@ impl Link {
         let request = self.dialect.task_result(&task.id);
         let look = self.dialect.task_get(&task.id);
         let pulse = async {
+            let mut pause = self.pause(task);
             loop {
-                tokio::time::sleep(self.pause(task)).await;
+                tokio::time::sleep(pause).await;
                 let state = self.request(&look).await;
-                if let Ok(state) = state.and_then(|result| self.dialect.read_task(&result)) {
+                let state = state.and_then(|result| self.dialect.read_task(&result));
+                if let Ok(state) = state
+                    && state.id == task.id
+                {
+                    pause = self.pause(&state);
                     call.report(&state);
                     call.sign_of_life();
                 }

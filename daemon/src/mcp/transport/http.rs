@@ -4,6 +4,7 @@
 //! Custom headers are sent to the registered URL's origin only; `policy` refuses every other destination.
 
 mod exchange;
+mod refusal;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -22,9 +23,10 @@ use url::Url;
 pub use exchange::{EventStream, HttpExchange, StreamEnd};
 
 use exchange::Pace;
+use refusal::{excerpt, is_broken, refusal_error, root_cause};
 
 use crate::base::Secret;
-use crate::error::{Error, Reason, RpcError};
+use crate::error::{Error, Reason};
 use crate::mcp::era::Frame;
 use crate::mcp::headers::SESSION;
 use crate::mcp::protocol::{self, Message};
@@ -34,8 +36,6 @@ use crate::model::spec::{HttpSpec, NamedSecret, UnixSocketSpec};
 use crate::model::status::TransportKind;
 use crate::policy::{Policy, blocked_cause, printable};
 
-/// How much of a foreign error body is shown.
-const EXCERPT: usize = 200;
 /// How long an error body may take.
 const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of an error body that are read to find a JSON-RPC error in it.
@@ -500,47 +500,6 @@ pub fn custom_headers(list: &[NamedSecret], field: &'static str) -> Result<Heade
     Ok(headers)
 }
 
-fn refusal_error(
-    url: &str,
-    status: StatusCode,
-    rpc: Option<&RpcError>,
-    body: &Bytes,
-    session_gone: bool,
-) -> Error {
-    let fact = |error: Error| error.with("http_status", status.as_u16().to_string());
-    if status == StatusCode::UNAUTHORIZED && !session_gone {
-        return fact(Error::new(
-            Reason::SignInRequired,
-            format!(
-                "{url} wants authorization (HTTP 401): register it with an `Authorization` header"
-            ),
-        ));
-    }
-    if session_gone {
-        return fact(Error::new(
-            Reason::UpstreamUnreachable,
-            format!("{url} has ended the session"),
-        ));
-    }
-    if let Some(rpc) = rpc {
-        return fact(Error::upstream(rpc.clone()));
-    }
-    let reason = match status.as_u16() {
-        400 | 404..=406 | 410 | 415 | 501 => Reason::NotAnMcpServer,
-        _ => Reason::UpstreamUnreachable,
-    };
-    let excerpt = excerpt(body);
-    let said = if excerpt.is_empty() {
-        String::new()
-    } else {
-        format!(": `{excerpt}`")
-    };
-    fact(Error::new(
-        reason,
-        format!("{url} answered with HTTP {status}{said}"),
-    ))
-}
-
 type Body = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
 fn body_of(response: Response) -> Body {
@@ -596,30 +555,4 @@ fn looks_like_json(head: &[u8]) -> bool {
     let head = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
     let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
     matches!(first, Some(b'{' | b'['))
-}
-
-fn excerpt(body: &Bytes) -> String {
-    let text = String::from_utf8_lossy(body);
-    let mut excerpt: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = excerpt.char_indices().nth(EXCERPT) {
-        excerpt.truncate(end);
-        excerpt.push_str("...");
-    }
-    excerpt
-}
-
-/// Whether the connection broke, as opposed to a body that came and cannot be decoded: that is an answer, and no good one.
-fn is_broken(error: &reqwest::Error) -> bool {
-    let source = std::error::Error::source(error);
-    let mut causes = std::iter::successors(source, |cause| cause.source());
-    let by_hyper = causes.any(<dyn std::error::Error>::is::<hyper::Error>);
-    !error.is_timeout() && (by_hyper || !error.is_decode())
-}
-
-fn root_cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
