@@ -113,6 +113,50 @@ async fn b22_the_last_line_needs_no_end() {
 }
 
 #[tokio::test]
+async fn b22_the_first_lines_that_are_no_message_are_kept_in_the_log() {
+    play(short(), async |scene: Scene| {
+        let garbage = [
+            "npm warn old lockfile",
+            "{\"id\":\"x\",",
+            "my token is s3cret-value!",
+        ];
+        let garbage = garbage.map(str::to_owned).to_vec();
+        let mut spec = scene
+            .spec(
+                "s",
+                vec![
+                    StdioFault::Say("on standard error".to_owned()),
+                    StdioFault::Garbage(garbage),
+                ],
+            )
+            .await;
+        set_env(&mut spec, "TOKEN", "s3cret-value");
+        let server = scene.stage.add("s", spec).await;
+        for _ in 0..3 {
+            scene.all_echo(&server.id).await;
+        }
+        let seen = scene.stage.everyone(async |app, _| {
+            let log = app.log(&server.id).await.unwrap();
+            let (output, errors): (Vec<_>, Vec<_>) =
+                log.into_iter().partition(|line| line.standard_output);
+            let texts: Vec<_> = output.iter().map(|line| line.text.as_str()).collect();
+            let (warning, token) = ("npm warn old lockfile", "my token is ***!");
+            assert_eq!(texts, [warning, token, warning, token]);
+            assert!(
+                output
+                    .iter()
+                    .all(|line| line.start == 1 && line.time.is_some())
+            );
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            let server = app.get(&server.id).await.unwrap();
+            assert_eq!(server.facts().stderr_tail, "on standard error\n");
+        });
+        seen.await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn b22_a_process_is_told_to_speak_utf8() {
     let builder = short()
         .env("LANG", "C")
