@@ -174,7 +174,7 @@ async fn behaviour_101_waiting_has_the_bound_that_was_asked_for() {
             let changed = stage.other().update("slow", moved, &["http.url"]).await;
             changed.unwrap();
         };
-        let both = async { tokio::join!(waiting, replace) };
+        let both = Box::pin(async { tokio::join!(waiting, replace) });
         let (answers, ()) = within("the answers", both).await;
         for answer in answers {
             assert!(answer.settled);
