@@ -313,7 +313,9 @@ async fn behaviour_106_what_is_stored_is_the_setting_and_no_validator() {
                 stage.restart().await;
                 stage.other().wait_for("s", ConnectionState::Ready).await;
             }
-            for (tool, members, _, finding) in cases() {
+            // Small ones: what a check may cost is the matter of other stories.
+            let small = |(_, members, ..): &(_, String, _, _)| members.len() < 500;
+            for (tool, members, _, finding) in cases().into_iter().filter(small) {
                 let reply = format!(
                     r#"{{"resultType":"complete","content":[{{"type":"text","text":"said"}}]{members}}}"#
                 );

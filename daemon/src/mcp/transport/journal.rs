@@ -17,6 +17,8 @@ const LINE_COST: usize = 32;
 const ASIDES: u32 = 4;
 /// Bytes that are kept of such a line.
 const ASIDE_BYTES: usize = 256;
+/// A longer line is none that somebody is to read.
+const ASIDE_LIMIT: usize = 64 * 1024;
 
 /// The last lines of a server. The newest survive.
 #[derive(Clone, Debug)]
@@ -129,7 +131,8 @@ impl Aside {
     /// Takes a line, if the process has not had its share yet. What begins like a message may be a broken answer to some
     /// app, which is nobody else's business.
     pub fn note(&mut self, line: &[u8]) {
-        if self.left == 0 || matches!(line.trim_ascii_start().first(), Some(b'{' | b'[')) {
+        let begins_a_message = matches!(line.trim_ascii_start().first(), Some(b'{' | b'['));
+        if self.left == 0 || begins_a_message || line.len() > ASIDE_LIMIT {
             return;
         }
         self.left -= 1;
@@ -262,7 +265,7 @@ impl Lines {
 mod tests {
     use proptest::prelude::{any, prop_assert, proptest};
 
-    use super::{Journal, LINE_COST};
+    use super::{ASIDE_LIMIT, Journal, LINE_COST};
     use crate::mcp::transport::redact::Redactor;
 
     fn texts(journal: &Journal) -> Vec<String> {
@@ -301,6 +304,7 @@ mod tests {
         errors.write(b"half a ");
         output.note(b"banner \xff");
         output.note(b" {\"id\":1,\"result\":\"\xff\"}");
+        output.note(&vec![b'x'; ASIDE_LIMIT + 1]);
         errors.write(b"line\n");
         output.note("\u{20ac}".repeat(1000).as_bytes());
         assert_eq!(texts(&journal)[..2], ["banner \u{fffd}", "half a line"]);
