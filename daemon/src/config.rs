@@ -143,7 +143,8 @@ pub struct LimitConfig {
     pub rounds: usize,
     /// Update streams that are open at the same time. Default 1,024; 1 to 65,536.
     pub subscribers: usize,
-    /// What is kept of a child process's standard error, in bytes. Default 4,096; 0 to 1 MiB.
+    /// What is kept of a child process's standard error, and of lines on its standard output that are no messages, in
+    /// bytes. Default 4,096; 0 to 1 MiB.
     pub stderr_tail_bytes: usize,
     /// Connections of apps that are open at the same time. Default 1,024; 1 to 65,536.
     pub connections: usize,

@@ -221,6 +221,24 @@ impl Registry {
             .ok_or_else(|| server_not_found(namespace, id))
     }
 
+    /// The same server as it is registered now: meanwhile another app may have changed its settings or its id. One that
+    /// was removed stays as it was.
+    #[must_use]
+    pub fn again(&self, server: &Server) -> Server {
+        let key = &server.record.key;
+        let servers = self
+            .0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let now = servers.get(&key.namespace).and_then(|all| {
+            let same = |other: &&Server| other.handle.is_same(&server.handle);
+            let unmoved = all.get(&key.id).filter(same);
+            unmoved.or_else(|| all.values().find(same))
+        });
+        now.unwrap_or(server).clone()
+    }
+
     /// The servers of a namespace in order of their ids; only the named ones if any are named.
     ///
     /// # Errors

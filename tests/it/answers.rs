@@ -421,7 +421,7 @@ fn resident(daemon: &TestDaemon) -> usize {
 }
 
 #[tokio::test]
-async fn b16_compressed_answers_are_read_and_bombs_are_not() {
+async fn b16_and_b23_compressed_answers_are_read_and_bombs_are_not() {
     let builder = TestDaemon::builder().set("limits.message_bytes", 1_u64 << 20);
     one_and_two_with(builder, async |stage| {
         let fake = FakeMcp::echo(true).await;
@@ -471,7 +471,7 @@ async fn b16_compressed_answers_are_read_and_bombs_are_not() {
 }
 
 #[tokio::test]
-async fn b16_an_event_without_an_end_is_too_large() {
+async fn b16_and_b23_an_event_without_an_end_is_too_large() {
     let builder = TestDaemon::builder().set("limits.message_bytes", 1_u64 << 20);
     one_and_two_with(builder, async |stage| {
         let fake = FakeMcp::echo(false).await;

@@ -5,6 +5,8 @@ use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 
+use crate::streams::{all_unknown, calls};
+
 /// Numbers that a double cannot hold, or that change when they are decoded.
 const NUMBERS: &str = r#"{"a":9007199254740993,"b":1915883588174806058,"c":-9223372036854775808,"d":18446744073709551615,"e":1e400,"f":0.1000000000000000055,"g":1.0,"z":1,"y":null,"x":"\u00e9é\ud83d\ude00"}"#;
 
@@ -27,74 +29,78 @@ fn result(modern: bool, members: &str) -> String {
 }
 
 #[tokio::test]
-async fn json_passes_unchanged_both_ways() {
+async fn b26_json_passes_unchanged_both_ways() {
     for (modern, sse) in [(true, false), (true, true), (false, false), (false, true)] {
-        let mut builder = if modern {
-            FakeMcp::modern()
-        } else {
-            FakeMcp::legacy()
-        };
-        if sse {
-            builder = builder.sse();
-        }
-        let fake = builder.tool(tool("echo")).start().await;
-        let block = r#"{"type":"hologram","size":9007199254740993,"deep":{"b":1,"a":1.0}}"#;
-        let odd = r#"{"type":"text","text":5}"#;
-        let members = format!(
-            r#""content":[{{"type":"text","text":"hi","annotations":{{"priority":1.0}}}},{block},{odd}],"structuredContent":{NUMBERS},"_meta":{{"vendor/x":18446744073709551615}},"vendorField":1.10"#
-        );
-        let reply = result(modern, &members);
-        fake.reply("tools/call", move |_| Reply::Text(reply.clone()));
-        let (_daemon, app) = app_with(&fake).await;
-
-        let mut call = app.call("s", "echo", NUMBERS);
-        call.meta_json = r#"{"vendor/trace":18446744073709551615}"#.to_owned();
-        let result = app.call_with(call).await.unwrap();
-        let seen = fake.wait_method("tools/call").await;
-        assert!(
-            seen.text().contains(&format!("\"arguments\":{NUMBERS}")),
-            "{}",
-            seen.text()
-        );
-        assert!(
-            seen.text()
-                .contains(r#""vendor/trace":18446744073709551615"#),
-            "{}",
-            seen.text()
-        );
-
-        assert_eq!(result.structured_content_json.as_deref(), Some(NUMBERS));
-        assert_eq!(result.meta_json, r#"{"vendor/x":18446744073709551615}"#);
-        assert!(
-            result.extra_json.contains(r#""vendorField":1.10"#),
-            "{}",
-            result.extra_json
-        );
-        let blocks: Vec<_> = result
-            .content
-            .into_iter()
-            .filter_map(|block| block.block)
-            .collect();
-        match &blocks[..] {
-            [
-                v1::content_block::Block::Text(text),
-                v1::content_block::Block::RawJson(unknown),
-                v1::content_block::Block::RawJson(malformed),
-            ] => {
-                assert_eq!(text.text, "hi");
-                assert!(text.extra_json.contains(r#""priority":1.0"#), "{text:?}");
-                assert_eq!((unknown.as_str(), malformed.as_str()), (block, odd));
+        one_and_two(async |stage| {
+            let mut builder = if modern {
+                FakeMcp::modern()
+            } else {
+                FakeMcp::legacy()
+            };
+            if sse {
+                builder = builder.sse();
             }
-            other => panic!("unexpected blocks: {other:?}"),
-        }
+            let fake = builder.tool(tool("echo")).start().await;
+            let block = r#"{"type":"hologram","size":9007199254740993,"deep":{"b":1,"a":1.0}}"#;
+            let odd = r#"{"type":"text","text":5}"#;
+            let members = format!(
+                r#""content":[{{"type":"text","text":"hi","annotations":{{"priority":1.0}}}},{block},{odd}],"structuredContent":{NUMBERS},"_meta":{{"vendor/x":18446744073709551615}},"vendorField":1.10"#
+            );
+            let reply = result(modern, &members);
+            fake.reply("tools/call", move |_| Reply::Text(reply.clone()));
+            stage.add_http(&fake.url()).await;
+
+            let results = stage.everyone(async |app, _| {
+                let mut call = app.call("s", "echo", NUMBERS);
+                call.meta_json = r#"{"vendor/trace":18446744073709551615}"#.to_owned();
+                app.call_with(call).await.unwrap()
+            });
+            let results = results.await;
+            for seen in fake.seen_of("tools/call") {
+                let text = seen.text();
+                assert!(text.contains(&format!("\"arguments\":{NUMBERS}")), "{text}");
+                assert!(
+                    text.contains(r#""vendor/trace":18446744073709551615"#),
+                    "{text}"
+                );
+            }
+            for result in results {
+                assert_eq!(result.structured_content_json.as_deref(), Some(NUMBERS));
+                assert_eq!(result.meta_json, r#"{"vendor/x":18446744073709551615}"#);
+                assert!(
+                    result.extra_json.contains(r#""vendorField":1.10"#),
+                    "{}",
+                    result.extra_json
+                );
+                let blocks: Vec<_> = result
+                    .content
+                    .into_iter()
+                    .filter_map(|block| block.block)
+                    .collect();
+                match &blocks[..] {
+                    [
+                        v1::content_block::Block::Text(text),
+                        v1::content_block::Block::RawJson(unknown),
+                        v1::content_block::Block::RawJson(malformed),
+                    ] => {
+                        assert_eq!(text.text, "hi");
+                        assert!(text.extra_json.contains(r#""priority":1.0"#), "{text:?}");
+                        assert_eq!((unknown.as_str(), malformed.as_str()), (block, odd));
+                    }
+                    other => panic!("unexpected blocks: {other:?}"),
+                }
+            }
+        })
+        .await;
     }
 }
 
 #[test]
-fn any_json_passes_unchanged() {
+fn b26_any_json_passes_unchanged() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(async {
+    runtime.block_on(one_and_two(async |stage| {
         let fake = FakeMcp::echo(true).await;
+        stage.add_http(&fake.url()).await;
         fake.reply("tools/call", |seen| {
             let arguments = seen.arguments();
             Reply::Text(result(
@@ -102,7 +108,6 @@ fn any_json_passes_unchanged() {
                 &format!(r#""content":[],"structuredContent":{arguments}"#),
             ))
         });
-        let (_daemon, app) = app_with(&fake).await;
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let number = "-?(0|[1-9][0-9]{0,30})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?";
         let strings = any::<String>().prop_map(|text| Value::from(text).to_string());
@@ -124,39 +129,50 @@ fn any_json_passes_unchanged() {
             ]
         });
         for _ in 0..100 {
-            let value = json.new_tree(&mut runner).unwrap().current();
-            let arguments = format!("{{\"mark\":{value}}}");
-            let result = app.call_tool("s", "echo", &arguments).await;
-            let result = result.unwrap_or_else(|status| panic!("{arguments}: {status:?}"));
-            assert_eq!(result.structured_content_json, Some(arguments));
+            let values = stage.apps.iter().map(|app| {
+                let value = json.new_tree(&mut runner).unwrap().current();
+                (app, format!("{{\"mark\":{value}}}"))
+            });
+            let values: Vec<_> = values.collect();
+            let calls = values.iter().map(async |(app, arguments)| {
+                let result = app.call_tool("s", "echo", arguments).await;
+                let result = result.unwrap_or_else(|status| panic!("{arguments}: {status:?}"));
+                assert_eq!(result.structured_content_json.as_ref(), Some(arguments));
+            });
+            futures_util::future::join_all(calls).await;
         }
-    });
+    }));
 }
 
 #[tokio::test]
-async fn absent_null_and_falsy_structured_results_differ() {
-    let fake = FakeMcp::echo(true).await;
-    let (_daemon, app) = app_with(&fake).await;
-    for given in [
-        None,
-        Some("null"),
-        Some("0"),
-        Some("[]"),
-        Some("false"),
-        Some("\"\""),
-    ] {
-        let member = given
-            .map(|json| format!(",\"structuredContent\":{json}"))
-            .unwrap_or_default();
-        let reply = result(true, &format!("\"content\":[]{member}"));
-        fake.reply("tools/call", move |_| Reply::Text(reply.clone()));
-        let result = app.call_tool("s", "echo", "{}").await.unwrap();
-        assert_eq!(result.structured_content_json.as_deref(), given);
-    }
-    // Absent arguments stay absent.
-    app.call_tool("s", "echo", "").await.unwrap();
-    let last = fake.seen_of("tools/call").pop().unwrap();
-    assert!(last.params().get("arguments").is_none(), "{}", last.text());
+async fn b31_absent_null_and_falsy_structured_results_differ() {
+    one_and_two(async |stage| {
+        let fake = FakeMcp::echo(true).await;
+        stage.add_http(&fake.url()).await;
+        for given in [
+            None,
+            Some("null"),
+            Some("0"),
+            Some("[]"),
+            Some("false"),
+            Some("\"\""),
+        ] {
+            let member = given
+                .map(|json| format!(",\"structuredContent\":{json}"))
+                .unwrap_or_default();
+            let reply = result(true, &format!("\"content\":[]{member}"));
+            fake.reply("tools/call", move |_| Reply::Text(reply.clone()));
+            for outcome in calls(&stage).await {
+                let result = outcome.unwrap();
+                assert_eq!(result.structured_content_json.as_deref(), given);
+            }
+        }
+        // Absent arguments stay absent.
+        stage.other().call_tool("s", "echo", "").await.unwrap();
+        let last = fake.seen_of("tools/call").pop().unwrap();
+        assert!(last.params().get("arguments").is_none(), "{}", last.text());
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -330,79 +346,82 @@ async fn a_log_level_is_raised_though_the_call_that_wanted_it_gave_up() {
 }
 
 #[tokio::test]
-async fn a_tools_error_is_an_answer_and_a_json_rpc_error_is_a_status() {
-    let fake = FakeMcp::echo(true).await;
-    let (_daemon, app) = app_with(&fake).await;
-    fake.reply("tools/call", |_| {
-        Reply::Json(json!({
-            "resultType": "complete", "isError": true,
-            "content": [{"type": "text", "text": "no luck"}], "structuredContent": {"code": 7},
-        }))
-    });
-    let result = app.call_tool("s", "echo", "{}").await.unwrap();
-    assert!(result.is_error);
-    assert_eq!(text_of(&result), "no luck");
-    assert_eq!(
-        result.structured_content_json.as_deref(),
-        Some(r#"{"code":7}"#)
-    );
-
-    for (code, grpc) in [
-        (-32602, Code::InvalidArgument),
-        (-32000, Code::Unknown),
-        (-1, Code::Unknown),
-    ] {
-        fake.reply("tools/call", move |_| {
-            Reply::Error(code, "it broke", json!({"why": [1, 2]}))
+async fn b31_a_tools_error_is_an_answer_and_a_json_rpc_error_is_a_status() {
+    one_and_two(async |stage| {
+        let fake = FakeMcp::echo(true).await;
+        stage.add_http(&fake.url()).await;
+        fake.reply("tools/call", |_| {
+            Reply::Json(json!({
+                "resultType": "complete", "isError": true,
+                "content": [{"type": "text", "text": "no luck"}], "structuredContent": {"code": 7},
+            }))
         });
-        let outcome = app.call_tool("s", "echo", "{}").await;
-        let facts = ErrorFacts::expect(outcome, grpc, "UPSTREAM_ERROR");
-        assert_eq!(facts.metadata["jsonrpc_code"], code.to_string());
-        assert_eq!(facts.metadata["jsonrpc_message"], "it broke");
-        assert_eq!(facts.metadata["data_json"], r#"{"why":[1,2]}"#);
-        assert!(facts.message.contains("it broke"), "{facts:?}");
-    }
+        for outcome in calls(&stage).await {
+            let result = outcome.unwrap();
+            assert!(result.is_error);
+            assert_eq!(text_of(&result), "no luck");
+            assert_eq!(
+                result.structured_content_json.as_deref(),
+                Some(r#"{"code":7}"#)
+            );
+        }
+        for (code, grpc) in [
+            (-32602, Code::InvalidArgument),
+            (-32000, Code::Unknown),
+            (-1, Code::Unknown),
+        ] {
+            fake.reply("tools/call", move |_| {
+                Reply::Error(code, "it broke", json!({"why": [1, 2]}))
+            });
+            for outcome in calls(&stage).await {
+                let facts = ErrorFacts::expect(outcome, grpc, "UPSTREAM_ERROR");
+                assert_eq!(facts.metadata["jsonrpc_code"], code.to_string());
+                assert_eq!(facts.metadata["jsonrpc_message"], "it broke");
+                assert_eq!(facts.metadata["data_json"], r#"{"why":[1,2]}"#);
+                assert!(facts.message.contains("it broke"), "{facts:?}");
+            }
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_call_without_an_answer_is_never_sent_twice() {
-    let fake = FakeMcp::echo(true).await;
-    fake.reply("tools/call", |_| Reply::Reset);
-    let (_daemon, app) = app_with(&fake).await;
-    let outcome = app.call_tool("s", "echo", "{}").await;
-    ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
-    fake.reply("tools/call", |_| Reply::Sse(Vec::new()));
-    let outcome = app.call_tool("s", "echo", "{}").await;
-    ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
-    assert_eq!(fake.seen_of("tools/call").len(), 2);
+async fn b14_a_call_without_an_answer_is_never_sent_twice() {
+    one_and_two(async |stage| {
+        let fake = FakeMcp::echo(true).await;
+        stage.add_http(&fake.url()).await;
+        fake.reply("tools/call", |_| Reply::Reset);
+        all_unknown(&stage, "reset").await;
+        fake.reply("tools/call", |_| Reply::Sse(Vec::new()));
+        all_unknown(&stage, "nothing").await;
+        assert_eq!(fake.seen_of("tools/call").len(), 2 * stage.apps.len());
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_process_that_dies_in_a_call_ends_it_and_comes_back() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let scripts = tempfile::tempdir().unwrap();
-    let spec = Script::faulty(StdioFault::CrashOnCall)
-        .spec("crash", scripts.path())
-        .await;
-    let server = app.add_ready(spec).await;
-    for _ in 0..2 {
-        let outcome = within(
-            "the end of the call",
-            app.call_tool(&server.id, "echo", "{}"),
-        )
-        .await;
-        ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
-        app.wait_for(&server.id, ConnectionState::Ready).await;
-    }
+async fn behaviour_33_a_process_that_dies_in_a_call_ends_it_and_comes_back() {
+    one_and_two(async |stage| {
+        let scripts = tempfile::tempdir().unwrap();
+        let spec = Script::faulty(StdioFault::CrashOnCall)
+            .spec("crash", scripts.path())
+            .await;
+        stage.add("crash", spec).await;
+        // Each app in its turn.
+        for app in stage.apps.iter().cycle().take(2) {
+            let call = app.call_tool("crash", "echo", "{}");
+            let outcome = within("the end of the call", call).await;
+            ErrorFacts::expect(outcome, Code::Unavailable, "OUTCOME_UNKNOWN");
+            for app in &stage.apps {
+                app.wait_for("crash", ConnectionState::Ready).await;
+            }
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn every_kind_of_odd_process_is_understood() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let scripts = tempfile::tempdir().unwrap();
-    let lock = scripts.path().join("lock").to_str().unwrap().to_owned();
+async fn b22_every_kind_of_odd_process_is_understood() {
     let garbage = [
         "",
         "\u{1b}[1mbanner\u{1b}[0m",
@@ -412,45 +431,54 @@ async fn every_kind_of_odd_process_is_understood() {
         "{\"id\":",
         "\u{feff}{}",
     ];
-    let faults = [
-        (
-            "garbage",
-            StdioFault::Garbage(garbage.map(str::to_owned).to_vec()),
-        ),
-        ("swallow", StdioFault::SwallowDiscover),
-        ("params", StdioFault::RefuseDiscover(-32602)),
-        ("method", StdioFault::RefuseDiscover(-32601)),
-        ("flood", StdioFault::StderrFlood(1024)),
-        ("slow", StdioFault::SlowStart(700)),
-        ("lock", StdioFault::LockFile(lock)),
-    ];
-    for (name, fault) in faults {
-        let spec = Script::faulty(fault).spec(name, scripts.path()).await;
-        let server = app.add_ready(spec).await;
-        assert_eq!(server.facts().era(), Era::Legacy, "{name}");
-        let result = app.call_tool(&server.id, "echo", NUMBERS).await.unwrap();
-        assert!(text_of(&result) == NUMBERS, "{name}: {result:?}");
-    }
-    let flooded = app
-        .list()
-        .await
-        .into_iter()
-        .find(|server| server.spec.as_ref().unwrap().name == "flood");
-    let tail = flooded.unwrap().facts().stderr_tail.clone();
-    assert!(
-        tail.contains("the flood is over") && tail.len() <= 4096,
-        "{} bytes",
-        tail.len()
-    );
+    one_and_two_at_once(TestDaemon::builder(), async |stage| {
+        let scripts = tempfile::tempdir().unwrap();
+        let lock = scripts.path().join("lock").to_str().unwrap().to_owned();
+        let faults = [
+            (
+                "garbage",
+                StdioFault::Garbage(garbage.map(str::to_owned).to_vec()),
+            ),
+            ("swallow", StdioFault::SwallowDiscover),
+            ("params", StdioFault::RefuseDiscover(-32602)),
+            ("method", StdioFault::RefuseDiscover(-32601)),
+            ("flood", StdioFault::StderrFlood(1024)),
+            ("slow", StdioFault::SlowStart(700)),
+            ("lock", StdioFault::LockFile(lock)),
+        ];
+        for (name, fault) in faults {
+            let spec = Script::faulty(fault).spec(name, scripts.path()).await;
+            let server = stage.add(name, spec).await;
+            assert_eq!(server.facts().era(), Era::Legacy, "{name}");
+            let results = stage.everyone(async |app, _| app.call_tool(name, "echo", NUMBERS).await);
+            for result in results.await {
+                let result = result.unwrap();
+                assert!(text_of(&result) == NUMBERS, "{name}: {result:?}");
+            }
+        }
+        let flooded = stage.other().get("flood").await.unwrap();
+        let tail = flooded.facts().stderr_tail.clone();
+        assert!(
+            tail.contains("the flood is over") && tail.len() <= 4096,
+            "{} bytes",
+            tail.len()
+        );
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn large_arguments_and_results_pass() {
-    let fake = FakeMcp::echo(true).await;
-    let (_daemon, app) = app_with(&fake).await;
-    let arguments = format!("{{\"text\":\"{}\"}}", "x".repeat(3 << 20));
-    let result = app.call_tool("s", "echo", &arguments).await.unwrap();
-    assert_eq!(text_of(&result).len(), arguments.len());
+async fn b23_large_arguments_and_results_pass() {
+    one_and_two(async |stage| {
+        let fake = FakeMcp::echo(true).await;
+        stage.add_http(&fake.url()).await;
+        let arguments = format!("{{\"text\":\"{}\"}}", "x".repeat(3 << 20));
+        let results = stage.everyone(async |app, _| app.call_tool("s", "echo", &arguments).await);
+        for result in results.await {
+            assert_eq!(text_of(&result.unwrap()).len(), arguments.len());
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -518,17 +546,19 @@ async fn echoing(app: &Clients) -> (Vec<FakeMcp>, tempfile::TempDir, Vec<String>
 }
 
 #[tokio::test]
-async fn simultaneous_calls_get_their_own_answers() {
-    let daemon = TestDaemon::start().await;
-    let apps = [daemon.clients().await, daemon.clients().await];
-    let (_fakes, _scripts, ids) = echoing(&apps[0]).await;
-    let calls = (0..400).map(|n| {
-        let (app, id) = (apps[n % 2].clone(), ids[n / 2 % ids.len()].clone());
-        async move {
-            let arguments = format!(r#"{{"n":{n}}}"#);
-            let result = app.call_tool(&id, "echo", &arguments).await.unwrap();
-            assert_eq!(text_of(&result), arguments);
-        }
-    });
-    futures_util::future::join_all(calls).await;
+async fn b38_simultaneous_calls_get_their_own_answers() {
+    one_and_two(async |stage| {
+        let (_fakes, _scripts, ids) = echoing(stage.app()).await;
+        let apps = &stage.apps;
+        let calls = (0..1000).map(|n| {
+            let (app, id) = (&apps[n % apps.len()], &ids[n / 2 % ids.len()]);
+            async move {
+                let arguments = format!(r#"{{"n":{n}}}"#);
+                let result = app.call_tool(id, "echo", &arguments).await.unwrap();
+                assert_eq!(text_of(&result), arguments);
+            }
+        });
+        futures_util::future::join_all(calls).await;
+    })
+    .await;
 }

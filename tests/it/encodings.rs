@@ -33,7 +33,7 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
 #[tokio::test]
-async fn b16_brotli_is_read_and_its_bombs_are_not() {
+async fn b16_and_b23_brotli_is_read_and_its_bombs_are_not() {
     let builder = TestDaemon::builder().set("limits.message_bytes", 1_u64 << 20);
     let bomb = Bytes::from(brotli(&vec![b'1'; 32 << 20]));
     one_and_two_with(builder, async |stage| {

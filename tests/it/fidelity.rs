@@ -1,6 +1,6 @@
 //! What a server or an app says reaches the other side as it was said (cases B26, B28, B31). See also
-//! `calls::json_passes_unchanged_both_ways`, `calls::any_json_passes_unchanged` and
-//! `calls::absent_null_and_falsy_structured_results_differ`.
+//! `calls::b26_json_passes_unchanged_both_ways`, `calls::b26_any_json_passes_unchanged` and
+//! `calls::b31_absent_null_and_falsy_structured_results_differ`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -381,10 +381,38 @@ async fn b28_the_protocols_own_meta_keys_cannot_be_forged() {
             let meta = &seen.params()["_meta"];
             assert!(seen.text().contains(r#""plain":[1.10]"#), "{}", seen.text());
             assert!(!meta["progressToken"].is_null());
+            assert!(meta.get("traceparent").is_none(), "{meta}");
             assert_eq!(
                 meta["io.modelcontextprotocol/protocolVersion"].is_string(),
                 modern
             );
+        }
+        // The trace of an app goes on at the server: the one of its RPC, unless the call itself belongs to another.
+        let trace = |number: usize| {
+            format!("00-4bf92f3577b34da6a3ce929d0e0e473{number}-00f067aa0ba902b7-01")
+        };
+        let traced = stage.everyone(async |app, number| {
+            for own in [
+                "{}".to_owned(),
+                json!({"traceparent": trace(9)}).to_string(),
+            ] {
+                let mut call = app.call("s", "echo", &format!("{{\"app\":{number}}}"));
+                call.meta_json = own;
+                let mut request = tonic::Request::new(v1::CallToolRequest { call: Some(call) });
+                let value = trace(number).parse().unwrap();
+                request.metadata_mut().insert("traceparent", value);
+                app.tools().call_tool(request).await.unwrap();
+            }
+        });
+        traced.await;
+        for number in 0..stage.apps.len() {
+            let own = format!("{{\"app\":{number}}}");
+            let mine = fake.seen_of("tools/call").into_iter();
+            let mine = mine.filter(|seen| seen.arguments() == own);
+            let traces: Vec<_> = mine
+                .map(|seen| seen.params()["_meta"]["traceparent"].clone())
+                .collect();
+            assert_eq!(traces, [trace(number), trace(9)]);
         }
     })
     .await;

@@ -1,6 +1,6 @@
 //! One server, one app or one call never spoils another (cases B35, B37, B38, behaviour 33). Elsewhere:
-//! `updates::a_reader_that_stops_reading_delays_nobody`, `calls::simultaneous_calls_get_their_own_answers`,
-//! `cancel::an_app_that_cancels_a_lot_keeps_its_connection`.
+//! `updates::b37_a_reader_that_stops_reading_delays_nobody`,
+//! `calls::b38_simultaneous_calls_get_their_own_answers`, `cancel`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -112,46 +112,80 @@ async fn a_disconnected_server_stays_so_over_a_restart() {
     assert_eq!(off.seen().len(), requests);
 }
 
+/// WaitForServers with this bound in milliseconds and these ids.
+async fn wait(
+    app: &Clients,
+    timeout: Option<u64>,
+    ids: &[&str],
+) -> Result<v1::WaitForServersResponse, tonic::Status> {
+    let request = v1::WaitForServersRequest {
+        namespace: app.namespace(),
+        server_ids: ids.iter().map(|&id| id.to_owned()).collect(),
+        timeout: timeout.map(millis),
+    };
+    let answer = app.servers().wait_for_servers(request).await;
+    answer.map(tonic::Response::into_inner)
+}
+
 #[tokio::test]
 async fn behaviour_101_waiting_has_the_bound_that_was_asked_for() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let wait = async |timeout: Option<u64>, ids: &[&str]| {
-        let request = v1::WaitForServersRequest {
-            namespace: app.namespace(),
-            server_ids: ids.iter().map(|&id| id.to_owned()).collect(),
-            timeout: timeout.map(millis),
+    one_and_two(async |stage| {
+        // Nobody is there: nothing is waited for.
+        let nobody = stage.everyone(async |app, _| wait(&app, None, &[]).await.unwrap());
+        for answer in within("the answers", nobody).await {
+            assert!(answer.settled && answer.servers.is_empty());
+        }
+        let fake = FakeMcp::echo(true).await;
+        fake.reply("*", |_| Reply::Hang);
+        let request = v1::AddServerRequest {
+            server_id: "slow".to_owned(),
+            spec: Some(http_spec("slow", &fake.url())),
+            wait_timeout: Some(millis(0)),
+            ..Default::default()
         };
-        app.servers()
-            .wait_for_servers(request)
-            .await
-            .map(tonic::Response::into_inner)
-    };
-    let fake = FakeMcp::echo(true).await;
-    fake.reply("*", |_| Reply::Hang);
-    let request = v1::AddServerRequest {
-        spec: Some(http_spec("slow", &fake.url())),
-        wait_timeout: Some(millis(0)),
-        ..Default::default()
-    };
-    let (server, _) = added(app.add_with(request).await.unwrap());
-    assert_eq!(server.state(), ConnectionState::Connecting, "{server:#?}");
+        let (server, _) = added(stage.app().add_with(request).await.unwrap());
+        assert_eq!(server.state(), ConnectionState::Connecting, "{server:#?}");
+        stage
+            .everyone(async |app, _| {
+                for timeout in [0, 50] {
+                    let answer = wait(&app, Some(timeout), &[]).await.unwrap();
+                    assert!(!answer.settled);
+                    assert_eq!(answer.servers[0].state(), ConnectionState::Connecting);
+                }
+                let unknown = wait(&app, Some(0), &["nobody"]).await;
+                let facts = ErrorFacts::expect(unknown, Code::NotFound, "SERVER_NOT_FOUND");
+                assert!(facts.message.contains("nobody"), "{facts:?}");
+            })
+            .await;
 
-    for timeout in [0, 50] {
-        let answer = wait(Some(timeout), &[]).await.unwrap();
-        assert!(!answer.settled);
-        assert_eq!(answer.servers[0].state(), ConnectionState::Connecting);
-    }
-    let unknown = wait(Some(0), &["nobody"]).await;
-    let facts = ErrorFacts::expect(unknown, Code::NotFound, "SERVER_NOT_FOUND");
-    assert!(facts.message.contains("nobody"), "{facts:?}");
+        // The answer comes as soon as the server has settled.
+        let healthy = FakeMcp::echo(true).await;
+        stage.add("quick", http_spec("quick", &healthy.url())).await;
+        let quick = stage.everyone(async |app, _| wait(&app, None, &["quick"]).await.unwrap());
+        for answer in within("the answers", quick).await {
+            assert!(answer.settled);
+            assert_eq!(answer.servers[0].state(), ConnectionState::Ready);
+        }
 
-    // The answer comes as soon as the server has settled.
-    let healthy = FakeMcp::echo(true).await;
-    let quick = app.add_http("quick", &healthy.url()).await;
-    let answer = wait(None, &[&quick.id]).await.unwrap();
-    assert!(answer.settled);
-    assert_eq!(answer.servers[0].state(), ConnectionState::Ready);
+        // What takes the place of the work that is waited for is waited for too, and shown as it is then.
+        let waiting = stage.everyone(async |app, _| wait(&app, None, &["slow"]).await.unwrap());
+        let replace = async {
+            let moved = http_spec("slow", &healthy.url());
+            let changed = stage.other().update("slow", moved, &["http.url"]).await;
+            changed.unwrap();
+        };
+        let both = Box::pin(async { tokio::join!(waiting, replace) });
+        let (answers, ()) = within("the answers", both).await;
+        for answer in answers {
+            assert!(answer.settled);
+            let server = &answer.servers[0];
+            assert_eq!(server.state(), ConnectionState::Ready, "{server:#?}");
+            let now = stage.other().get("slow").await.unwrap();
+            assert_eq!(server.spec, now.spec);
+            assert_eq!(server.etag, now.etag);
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -190,101 +224,133 @@ async fn revive(addr: SocketAddr) -> FakeMcp {
     FakeMcp::modern().at(addr).tool(tool("echo")).start().await
 }
 
+/// The next two attempts to connect fail, those behind them do not.
+fn fail_twice(fake: &FakeMcp) {
+    let attempts = std::sync::atomic::AtomicUsize::new(0);
+    fake.reply("server/discover", move |_| {
+        match attempts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            0 | 1 => Reply::Raw(503, Vec::new(), "busy".into()),
+            _ => Reply::Default,
+        }
+    });
+}
+
 #[tokio::test]
 async fn behaviour_99_quick_attempts_are_counted() {
     for (attempts, ready) in [(3, true), (2, false)] {
-        let daemon = TestDaemon::start().await;
-        let app = daemon.clients().await;
-        let fake = FakeMcp::echo(true).await;
-        let failures = std::sync::atomic::AtomicUsize::new(0);
-        fake.reply("server/discover", move |_| {
-            match failures.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
-                0 | 1 => Reply::Raw(503, Vec::new(), "busy".into()),
-                _ => Reply::Default,
+        one_and_two(async |mut stage| {
+            let fake = FakeMcp::echo(true).await;
+            let spec = with_retry(http_spec("Fake", &fake.url()), attempts, 1, 1);
+            let mut token = String::new();
+            for restored in [false, true] {
+                fail_twice(&fake);
+                let before = dials(&fake);
+                let mut updates = stage.other().updates("").await;
+                if restored {
+                    // Everything since the end of the last round, however fast it was.
+                    stage.restart().await;
+                    updates = stage.other().updates(&token).await;
+                    let dialled = |server: &Server| server.state() == ConnectionState::Connecting;
+                    updates.server_where("a dial", dialled).await;
+                } else {
+                    stage.app().add("s", spec.clone()).await.unwrap();
+                }
+                let verdict = |server: &Server| {
+                    matches!(
+                        server.state(),
+                        ConnectionState::Ready | ConnectionState::Failed
+                    )
+                };
+                let server = updates.server_where("a verdict", verdict).await;
+                if ready {
+                    assert_eq!(server.state(), ConnectionState::Ready, "{server:#?}");
+                } else {
+                    assert_eq!(server.state(), ConnectionState::Failed, "{server:#?}");
+                    assert_eq!(server.facts().failed_attempts, 2, "{server:#?}");
+                    // Now the background goes on, more slowly.
+                    let back = |server: &Server| server.state() == ConnectionState::Ready;
+                    updates.server_where("the return", back).await;
+                }
+                assert_eq!(dials(&fake) - before, 3, "restored: {restored}");
+                for app in &stage.apps {
+                    app.call_tool("s", "echo", "{}").await.unwrap();
+                }
+                token = updates.token();
             }
-        });
-        let spec = with_retry(http_spec("Fake", &fake.url()), attempts, 1, 1);
-        let (server, _) = added(app.add("", spec).await.unwrap());
-        if ready {
-            assert_eq!(server.state(), ConnectionState::Ready, "{server:#?}");
-            assert_eq!(dials(&fake), 3);
-        } else {
-            // Now the background goes on, more slowly.
-            let failed = server.facts().failed_attempts;
-            assert!(failed >= 2, "{server:#?}");
-            app.wait_for(&server.id, ConnectionState::Ready).await;
-        }
+        })
+        .await;
     }
 }
 
 #[tokio::test]
-async fn a_lost_server_comes_back_by_itself() {
-    let daemon = TestDaemon::builder()
-        .set("reconnect.liveness_interval", "100ms")
-        .start()
-        .await;
-    let app = daemon.clients().await;
-    let fake = FakeMcp::echo(false).await;
-    let addr = fake.addr();
-    let spec = with_retry(http_spec("Fake", &fake.url()), 2, 10, 20);
-    let server = app.add_ready(spec).await;
-    let mut updates = app.updates("").await;
-    updates.snapshot().await;
-    drop(fake);
-    updates
-        .server_where("the loss", |server| {
-            server.state() != ConnectionState::Ready
-        })
-        .await;
-    let _fake = FakeMcp::legacy().at(addr).tool(tool("echo")).start().await;
-    updates
-        .server_where("the return", |server| {
-            server.state() == ConnectionState::Ready
-        })
-        .await;
-    app.call_tool(&server.id, "echo", "{}").await.unwrap();
+async fn behaviour_33_a_lost_server_comes_back_by_itself() {
+    let builder = TestDaemon::builder().set("reconnect.liveness_interval", "100ms");
+    one_and_two_with(builder, async |stage| {
+        let fake = FakeMcp::echo(false).await;
+        let addr = fake.addr();
+        let spec = with_retry(http_spec("Fake", &fake.url()), 2, 10, 20);
+        let server = stage.add("s", spec).await;
+        let mut streams = Vec::new();
+        for app in &stage.apps {
+            let mut updates = app.updates("").await;
+            updates.snapshot().await;
+            streams.push(updates);
+        }
+        drop(fake);
+        for updates in &mut streams {
+            let lost = |server: &Server| server.state() != ConnectionState::Ready;
+            updates.server_where("the loss", lost).await;
+        }
+        let _fake = FakeMcp::legacy().at(addr).tool(tool("echo")).start().await;
+        for updates in &mut streams {
+            let back = |server: &Server| server.state() == ConnectionState::Ready;
+            updates.server_where("the return", back).await;
+        }
+        let (id, calls) = (&server.id, &stage);
+        calls
+            .everyone(async |app, _| app.call_tool(id, "echo", "{}").await.unwrap())
+            .await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn behaviour_100_retry_options_are_validated() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let fake = FakeMcp::echo(true).await;
-    let spec = http_spec("Fake", &fake.url());
     let cases = [
-        (
-            with_retry(spec.clone(), 0, 10, 10),
-            "spec.retry.max_attempts",
-            "0",
-        ),
-        (
-            with_retry(spec.clone(), 101, 10, 10),
-            "spec.retry.max_attempts",
-            "101",
-        ),
-        (
-            with_retry(spec.clone(), 3, 0, 10),
-            "spec.retry.base_delay",
-            "0",
-        ),
-        (
-            with_retry(spec.clone(), 3, 4_000_000, 4_000_000),
-            "spec.retry.base_delay",
-            "",
-        ),
-        (with_retry(spec, 3, 100, 10), "spec.retry.max_delay", ""),
+        ((0, 10, 10), "spec.retry.max_attempts", "0"),
+        ((101, 10, 10), "spec.retry.max_attempts", "101"),
+        ((3, 0, 10), "spec.retry.base_delay", "0"),
+        ((3, 4_000_000, 4_000_000), "spec.retry.base_delay", ""),
+        ((3, 100, 10), "spec.retry.max_delay", ""),
     ];
-    for (spec, field, value) in cases {
-        let facts = ErrorFacts::expect(
-            app.add("", spec).await,
-            Code::InvalidArgument,
-            "INVALID_FIELD",
-        );
-        assert_eq!(facts.field, field, "{facts:?}");
-        assert!(facts.message.contains(value), "{facts:?}");
-    }
-    assert!(app.list().await.is_empty());
-    assert!(fake.seen().is_empty());
+    one_and_two(async |stage| {
+        let fake = FakeMcp::echo(true).await;
+        let spec = http_spec("Fake", &fake.url());
+        let refused = stage.everyone(async |app, _| {
+            for ((attempts, base, max), field, value) in cases {
+                let spec = with_retry(spec.clone(), attempts, base, max);
+                let outcome = app.add("", spec).await;
+                let facts = ErrorFacts::expect(outcome, Code::InvalidArgument, "INVALID_FIELD");
+                assert_eq!(facts.field, field, "{facts:?}");
+                assert!(facts.message.contains(value), "{facts:?}");
+            }
+            assert!(app.list().await.is_empty());
+        });
+        refused.await;
+        assert!(fake.seen().is_empty());
+
+        // Nor can they be changed to such, by whatever app.
+        let server = stage.add_http(&fake.url()).await;
+        for ((attempts, base, max), field, _) in cases {
+            let spec = with_retry(spec.clone(), attempts, base, max);
+            let outcome = stage.other().update(&server.id, spec, &["retry"]).await;
+            let facts = ErrorFacts::expect(outcome, Code::InvalidArgument, "INVALID_FIELD");
+            assert_eq!(facts.field, field, "{facts:?}");
+        }
+        let still = stage.app().get(&server.id).await.unwrap();
+        assert_eq!(still.spec, server.spec);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -367,34 +433,37 @@ async fn announced_changes_reach_the_catalog() {
 }
 
 #[tokio::test]
-async fn a_process_has_ended_before_the_next_one_starts() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let scripts = tempfile::tempdir().unwrap();
-    let path = |name: &str| scripts.path().join(name).to_str().unwrap().to_owned();
-    let script = Script {
-        modern: false,
-        // A second process at the same time finds the lock taken and fails.
-        faults: vec![
-            StdioFault::LockFile(path("lock")),
-            StdioFault::Register(path("pids")),
-        ],
-    };
-    let mut spec = script.spec("s", scripts.path()).await;
-    let server = app.add_ready(spec.clone()).await;
-    for n in 0..4 {
-        if let Some(v1::server_spec::Transport::Stdio(stdio)) = &mut spec.transport {
-            stdio.env = vec![v1::EnvVar {
-                name: "N".to_owned(),
-                value: n.to_string(),
-            }];
+async fn b20_a_process_has_ended_before_the_next_one_starts() {
+    one_and_two(async |stage| {
+        let scripts = tempfile::tempdir().unwrap();
+        let path = |name: &str| scripts.path().join(name).to_str().unwrap().to_owned();
+        let script = Script {
+            modern: false,
+            // A second process at the same time finds the lock taken and fails.
+            faults: vec![
+                StdioFault::LockFile(path("lock")),
+                StdioFault::Register(path("pids")),
+            ],
+        };
+        let mut spec = script.spec("s", scripts.path()).await;
+        stage.add("s", spec.clone()).await;
+        for n in 0..4 {
+            if let Some(v1::server_spec::Transport::Stdio(stdio)) = &mut spec.transport {
+                stdio.env = vec![v1::EnvVar {
+                    name: "N".to_owned(),
+                    value: n.to_string(),
+                }];
+            }
+            let app = &stage.apps[n % stage.apps.len()];
+            let (again, outcome) = added(app.add("s", spec.clone()).await.unwrap());
+            assert_eq!(outcome, AddOutcome::Updated);
+            assert_eq!(again.state(), ConnectionState::Ready, "{again:#?}");
+            stage.other().call_tool("s", "echo", "{}").await.unwrap();
         }
-        let (again, outcome) = added(app.add("", spec.clone()).await.unwrap());
-        assert_eq!((&again.id, outcome), (&server.id, AddOutcome::Updated));
-        assert_eq!(again.state(), ConnectionState::Ready, "{again:#?}");
-    }
-    let pids = std::fs::read_to_string(path("pids")).unwrap();
-    assert_eq!(pids.lines().count(), 5, "one process per change");
+        let pids = std::fs::read_to_string(path("pids")).unwrap();
+        assert_eq!(pids.lines().count(), 5, "one process per change");
+    })
+    .await;
 }
 
 #[tokio::test]

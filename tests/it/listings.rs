@@ -108,10 +108,8 @@ async fn a_stale_list_that_cannot_be_read_is_kept() {
 
 #[tokio::test]
 async fn behaviour_103_model_names_are_unique_short_and_stable() {
-    let mut daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
     let long = "l".repeat(128);
-    let names = [
+    let tools = [
         "b__c",
         "_c",
         "c",
@@ -119,19 +117,9 @@ async fn behaviour_103_model_names_are_unique_short_and_stable() {
         "a-b-c",
         "Äpfel",
         "Apfel",
-        "",
         long.as_str(),
     ];
-    let mut fakes = Vec::new();
-    for id in ["a", "a-b", "a-b-c", "b"] {
-        let mut fake = FakeMcp::modern();
-        for name in names.iter().filter(|name| !name.is_empty()) {
-            fake = fake.tool(tool(name));
-        }
-        let fake = fake.start().await;
-        app.add(id, http_spec(id, &fake.url())).await.unwrap();
-        fakes.push(fake);
-    }
+    let ids = ["a", "a-b", "a-b-c", "b"];
     let listed = async |app: &Clients, style: v1::ModelNameStyle| {
         let request = v1::ListToolsRequest {
             model_name_style: style.into(),
@@ -144,38 +132,55 @@ async fn behaviour_103_model_names_are_unique_short_and_stable() {
             .collect();
         names
     };
-    let count = 4 * (names.len() - 1);
-    for style in [v1::ModelNameStyle::Tool, v1::ModelNameStyle::Mcp] {
-        let names = listed(&app, style).await;
-        assert_eq!(names.len(), count, "names do not collide");
-        let pairs: HashSet<_> = names.values().collect();
-        assert_eq!(pairs.len(), count);
-        for (model_name, (server, name)) in &names {
-            let valid = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-            assert!(
-                model_name.chars().all(valid) && (1..=64).contains(&model_name.len()),
-                "{model_name}"
-            );
-            let call = v1::ToolCall {
-                model_name: model_name.clone(),
-                ..app.call("", "", "{}")
-            };
-            app.call_with(call).await.unwrap();
-            let fake = &fakes[["a", "a-b", "a-b-c", "b"]
+    one_and_two(async |mut stage| {
+        let mut fakes = HashMap::new();
+        for (number, id) in ids.into_iter().enumerate() {
+            let builder = tools
                 .iter()
-                .position(|id| id == server)
-                .unwrap()];
-            assert_eq!(fake.seen_of("tools/call").last().unwrap().tool(), name);
+                .fold(FakeMcp::modern(), |fake, name| fake.tool(tool(name)));
+            let fake = builder.start().await;
+            let app = &stage.apps[number % stage.apps.len()];
+            app.add(id, http_spec(id, &fake.url())).await.unwrap();
+            fakes.insert(id, fake);
         }
-    }
-    let plain = listed(&app, v1::ModelNameStyle::Unspecified).await;
-    assert!(plain.contains_key("tool_b_c"), "{plain:?}");
-    daemon.restart().await;
-    let app = daemon.clients().await;
-    for id in ["b", "a-b-c", "a-b", "a"] {
-        app.wait_for(id, ConnectionState::Ready).await;
-    }
-    assert_eq!(listed(&app, v1::ModelNameStyle::Tool).await, plain);
+        for style in [v1::ModelNameStyle::Tool, v1::ModelNameStyle::Mcp] {
+            let names = listed(stage.app(), style).await;
+            assert_eq!(names.len(), ids.len() * tools.len(), "names do not collide");
+            let pairs: HashSet<_> = names.values().collect();
+            assert_eq!(pairs.len(), names.len());
+            let calls = stage.everyone(async |app, number| {
+                assert_eq!(listed(&app, style).await, names, "the same for every app");
+                let mark = format!("{{\"app\":{number},\"style\":{}}}", style as i32);
+                for (model_name, (server, name)) in &names {
+                    let valid = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+                    assert!(
+                        model_name.chars().all(valid) && (1..=64).contains(&model_name.len()),
+                        "{model_name}"
+                    );
+                    let call = v1::ToolCall {
+                        model_name: model_name.clone(),
+                        ..app.call("", "", &mark)
+                    };
+                    app.call_with(call).await.unwrap();
+                    let seen = fakes[server.as_str()].seen_of("tools/call").into_iter();
+                    let mut seen = seen.filter(|seen| seen.arguments() == mark);
+                    assert!(seen.any(|seen| seen.tool() == name), "{server} {name}");
+                }
+            });
+            calls.await;
+        }
+        let plain = listed(stage.other(), v1::ModelNameStyle::Unspecified).await;
+        assert!(plain.contains_key("tool_b_c"), "{plain:?}");
+        stage.restart().await;
+        for id in ids.iter().rev() {
+            stage.other().wait_for(id, ConnectionState::Ready).await;
+        }
+        let again = stage.everyone(async |app, _| listed(&app, v1::ModelNameStyle::Tool).await);
+        for names in again.await {
+            assert_eq!(names, plain);
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -228,34 +233,36 @@ async fn listings_filter_page_and_name_what_is_missing() {
 
 #[tokio::test]
 async fn behaviour_104_one_bad_tool_hides_no_other() {
-    let fake = FakeMcp::modern()
-        .tool(tool("good"))
-        .tool(json!({"name": "null", "inputSchema": null}))
-        .tool(json!({"name": "missing"}))
-        .tool(json!({"name": 5, "inputSchema": {"type": "object"}}))
-        .tool(json!({"inputSchema": {"type": "object"}}))
-        .tool(json!("not even an object"))
-        .tool(json!({"name": "vendor", "inputSchema": {"type": "object", "x-n": 18_446_744_073_709_551_615_u64}, "x-extra": {"b": 1, "a": 2}}))
-        .start()
-        .await;
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    app.add("s", http_spec("S", &fake.url())).await.unwrap();
-    let tools = app.list_tools().await;
-    let named = |name: &str| tools.iter().find(|tool| tool.name == name);
-    assert!(named("good").is_some(), "{tools:#?}");
-    let vendor = named("vendor").expect("a tool with unknown members is fine");
-    assert!(
-        vendor.input_schema_json.contains("18446744073709551615"),
-        "{vendor:?}"
-    );
-    assert!(vendor.extra_json.contains("x-extra"), "{vendor:?}");
-    let server = app.get("s").await.unwrap();
-    let withheld = &server.facts().withheld_tools;
-    assert!(withheld.len() >= 3, "{withheld:?}");
-    assert!(
-        withheld.iter().all(|tool| !tool.reason.is_empty()),
-        "{withheld:?}"
-    );
-    assert_eq!(tools.len() + withheld.len(), 7);
+    one_and_two(async |stage| {
+        let fake = FakeMcp::modern()
+            .tool(tool("good"))
+            .tool(json!({"name": "null", "inputSchema": null}))
+            .tool(json!({"name": "missing"}))
+            .tool(json!({"name": 5, "inputSchema": {"type": "object"}}))
+            .tool(json!({"inputSchema": {"type": "object"}}))
+            .tool(json!("not even an object"))
+            .tool(json!({"name": "vendor", "inputSchema": {"type": "object", "x-n": 18_446_744_073_709_551_615_u64}, "x-extra": {"b": 1, "a": 2}}))
+            .start()
+            .await;
+        stage.add_http(&fake.url()).await;
+        stage
+            .everyone(async |app, _| {
+                let tools = app.list_tools().await;
+                let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
+                assert_eq!(names, ["good", "vendor"]);
+                for name in names {
+                    app.call_tool("s", name, "{}").await.unwrap();
+                }
+                // A tool with unknown members is fine.
+                let vendor = &tools[1];
+                assert!(vendor.input_schema_json.contains("18446744073709551615"), "{vendor:?}");
+                assert!(vendor.extra_json.contains("x-extra"), "{vendor:?}");
+                let server = app.get("s").await.unwrap();
+                let withheld = &server.facts().withheld_tools;
+                assert_eq!(withheld.len(), 5, "{withheld:?}");
+                assert!(withheld.iter().all(|tool| !tool.reason.is_empty()), "{withheld:?}");
+            })
+            .await;
+    })
+    .await;
 }

@@ -2,9 +2,7 @@
 //!
 //! A name that begins with a letter and a number, such as `b13_`, is a story about a fault that users of other clients and
 //! gateways met; one that begins with `behaviour_` and a number is about a behaviour that apps may rely on, as they know it
-//! from other clients. Relatives of a fault bear its number. Behaviour 106 is
-//! about objects (validators) that an app hands to a client library and that must not be stored. Over gRPC an app hands over
-//! nothing but data, and what a call brings along, such as its bounds, is part of that call only; so it has no story.
+//! from other clients. Relatives of a fault bear its number.
 
 #![allow(
     clippy::unwrap_used,

@@ -230,20 +230,34 @@ async fn b32_names_that_could_be_confused_stay_apart() {
 #[tokio::test]
 async fn behaviour_91_a_list_that_is_not_known_is_empty() {
     both_eras(async |stage, fake| {
-        fake.reply("resources/list", |_| {
-            Reply::Error(-32601, "what?", Value::Null)
-        });
-        fake.reply("prompts/list", |_| {
-            Reply::Error(-32601, "what?", Value::Null)
-        });
-        let server = refresh(stage.other()).await;
-        assert_eq!(server.state(), ConnectionState::Ready);
-        let resources = server.facts().resources.as_ref().unwrap();
-        assert_eq!(
-            (resources.count, resources.incomplete_reason.as_str()),
-            (0, "")
-        );
-        assert_eq!(tool_names(stage.app()).await, ["echo"]);
+        for list in ["resources/list", "resources/templates/list", "prompts/list"] {
+            fake.reply(list, |_| Reply::Error(-32601, "what?", Value::Null));
+        }
+        // When lists are read again, and when they are read first.
+        for restarted in [false, true] {
+            if restarted {
+                stage.restart().await;
+                stage.other().wait_for("s", ConnectionState::Ready).await;
+            } else {
+                refresh(stage.other()).await;
+            }
+            stage
+                .everyone(async |app, _| {
+                    let server = app.get("s").await.unwrap();
+                    assert_eq!(server.state(), ConnectionState::Ready);
+                    let status = server.facts();
+                    for list in [&status.resources, &status.prompts] {
+                        let list = list.as_ref().unwrap();
+                        let found = (list.count, list.incomplete_reason.as_str());
+                        assert_eq!(found, (0, ""), "restarted: {restarted}");
+                    }
+                    assert!(app.list_resources("s").await.is_empty());
+                    assert!(app.list_prompts("s").await.is_empty());
+                    assert_eq!(tool_names(&app).await, ["echo"]);
+                    app.call_tool("s", "echo", "{}").await.unwrap();
+                })
+                .await;
+        }
     })
     .await;
 }
@@ -472,6 +486,44 @@ async fn behaviour_98_a_reading_that_fails_leaves_the_old_list() {
                 .await;
             fake.reset("tools/list");
             assert_eq!(incomplete(&refresh(stage.other()).await), "");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn behaviour_98_a_change_that_cannot_be_read_leaves_the_old_list() {
+    both_eras(async |stage, fake| {
+        let mut streams = Vec::new();
+        for app in &stage.apps {
+            let mut updates = app.updates("").await;
+            updates.snapshot().await;
+            streams.push(updates);
+        }
+        fake.reply("tools/list", |_| {
+            Reply::Error(-32000, "not now", Value::Null)
+        });
+        fake.notify("notifications/tools/list_changed").await;
+        for updates in &mut streams {
+            let told = |server: &Server| incomplete(server).contains("not now");
+            let server = updates.server_where("the error", told).await;
+            assert_eq!(server.state(), ConnectionState::Ready, "{server:?}");
+            assert_eq!(server.tool_count(), 1);
+        }
+        stage
+            .everyone(async |app, _| {
+                assert_eq!(tool_names(&app).await, ["echo"]);
+                app.call_tool("s", "echo", "{}").await.unwrap();
+            })
+            .await;
+        // The next change is read, and the error is over.
+        fake.set_list("tools", vec![tool("echo"), tool("new")]);
+        fake.reset("tools/list");
+        fake.notify("notifications/tools/list_changed").await;
+        for updates in &mut streams {
+            let healed = |server: &Server| server.tool_count() == 2;
+            let server = updates.server_where("two tools", healed).await;
+            assert_eq!(incomplete(&server), "");
         }
     })
     .await;

@@ -297,3 +297,47 @@ async fn b31_what_a_check_may_cost_is_configured() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn behaviour_106_what_is_stored_is_the_setting_and_no_validator() {
+    // An app hands over data and no objects: what checks is made anew by each daemon, and finds the same.
+    one_and_two(async |mut stage| {
+        let elsewhere = FakeMcp::echo(true).await;
+        let fake = FakeMcp::echo(true).await;
+        fake.set_list("tools", tools(&elsewhere));
+        let mut spec = http_spec("S", &fake.url());
+        spec.check_results = true;
+        let server = stage.add("s", spec).await;
+        for restarted in [false, true] {
+            if restarted {
+                stage.restart().await;
+                stage.other().wait_for("s", ConnectionState::Ready).await;
+            }
+            // Small ones: what a check may cost is the matter of other stories.
+            let small = |(_, members, ..): &(_, String, _, _)| members.len() < 500;
+            for (tool, members, _, finding) in cases().into_iter().filter(small) {
+                let reply = format!(
+                    r#"{{"resultType":"complete","content":[{{"type":"text","text":"said"}}]{members}}}"#
+                );
+                fake.reply("tools/call", move |_| Reply::Text(reply.clone()));
+                let results = stage.everyone(async |app, _| result_of(&app, tool).await);
+                for result in results.await {
+                    let what = format!("{tool} {members:.80} restarted: {restarted}");
+                    compare(result.check.as_ref(), &finding, &what);
+                }
+            }
+            // What a call brings along is its own: the next one, of whatever app, has the bounds of the settings.
+            fake.reply("tools/call", |seen| match seen.arguments().as_str() {
+                r#"{"slow":true}"# => Reply::Hang,
+                _ => Reply::Default,
+            });
+            let mut bounded = stage.app().call("s", "point", r#"{"slow":true}"#);
+            bounded.timeout = Some(millis(200));
+            let ended = stage.app().call_with(bounded).await;
+            ErrorFacts::expect(ended, Code::DeadlineExceeded, "UPSTREAM_TIMEOUT");
+            let now = stage.other().get("s").await.unwrap();
+            assert_eq!(now.spec, server.spec);
+        }
+    })
+    .await;
+}

@@ -42,29 +42,33 @@ async fn no_sessions_but(fake: &FakeMcp, left: usize) {
 
 #[tokio::test]
 async fn b38_apps_share_a_session_or_have_their_own() {
-    let daemon = TestDaemon::start().await;
-    let (one, two) = (daemon.clients().await, daemon.clients().await);
-    for (isolation, counts) in [
-        (Isolation::Unspecified, ["1", "2", "3", "4"]),
-        (Isolation::Shared, ["1", "2", "3", "4"]),
-        // Both are processes of one user.
-        (Isolation::PerUser, ["1", "2", "3", "4"]),
-        (Isolation::PerConnection, ["1", "1", "2", "2"]),
+    for (isolation, alone, together) in [
+        (Isolation::Unspecified, ["1", "2"], ["1", "2", "3", "4"]),
+        (Isolation::Shared, ["1", "2"], ["1", "2", "3", "4"]),
+        // All are processes of one user.
+        (Isolation::PerUser, ["1", "2"], ["1", "2", "3", "4"]),
+        (Isolation::PerConnection, ["1", "2"], ["1", "1", "2", "2"]),
     ] {
-        let fake = counter().await;
-        let spec = isolated(http_spec("S", &fake.url()), isolation);
-        one.add("s", spec).await.unwrap();
-        two.wait_for("s", ConnectionState::Ready).await;
-        let seen = [
-            count(&one).await,
-            count(&two).await,
-            count(&one).await,
-            count(&two).await,
-        ];
-        assert_eq!(seen, counts, "{isolation:?}");
-        one.remove("s").await.unwrap();
-        // Every session was ended at the server.
-        no_sessions_but(&fake, 0).await;
+        one_and_two(async |stage| {
+            let fake = counter().await;
+            let spec = isolated(http_spec("S", &fake.url()), isolation);
+            stage.add("s", spec).await;
+            let mut seen = Vec::new();
+            for _ in 0..2 {
+                for app in &stage.apps {
+                    seen.push(count(app).await);
+                }
+            }
+            let counts = match stage.apps.len() {
+                1 => &alone[..],
+                _ => &together[..],
+            };
+            assert_eq!(seen, counts, "{isolation:?}");
+            stage.other().remove("s").await.unwrap();
+            // Every session was ended at the server.
+            no_sessions_but(&fake, 0).await;
+        })
+        .await;
     }
 }
 
@@ -73,24 +77,29 @@ async fn b38_users_have_sessions_of_their_own() {
     if !rustix::process::geteuid().is_root() {
         return not_tested("sessions per user, because only root can be another one");
     }
-    let house = OpenHouse::start(TestDaemon::builder()).await;
-    let app = house.daemon.clients().await;
-    let fake = counter().await;
-    let spec = isolated(http_spec("S", &fake.url()), Isolation::PerUser);
-    app.add("s", spec).await.unwrap();
-    app.wait_for("s", ConnectionState::Ready).await;
-    let (one, two) = (house.stranger().await, house.stranger().await);
-    assert_eq!(
-        (count(&app).await, count(&one).await),
-        ("1".to_owned(), "1".to_owned())
-    );
-    // The other app of that user goes on where the first one was, also when that has gone.
-    assert_eq!(count(&two).await, "2");
-    drop(one);
-    assert_eq!(
-        (count(&two).await, count(&app).await),
-        ("3".to_owned(), "2".to_owned())
-    );
+    // The other user has one app attached, or two.
+    for attached in 1..=2 {
+        let house = OpenHouse::start(TestDaemon::builder()).await;
+        let app = house.daemon.clients().await;
+        let fake = counter().await;
+        let spec = isolated(http_spec("S", &fake.url()), Isolation::PerUser);
+        app.add("s", spec).await.unwrap();
+        app.wait_for("s", ConnectionState::Ready).await;
+        let mut others = Vec::new();
+        for _ in 0..attached {
+            others.push(house.stranger().await);
+        }
+        assert_eq!(count(&app).await, "1");
+        for (before, other) in others.iter().enumerate() {
+            assert_eq!(count(other).await, (before + 1).to_string());
+        }
+        // An app of that user goes on where the first one was, also when that has gone.
+        others.push(house.stranger().await);
+        others.remove(0);
+        let last = others.last().unwrap();
+        assert_eq!(count(last).await, (attached + 1).to_string());
+        assert_eq!(count(&app).await, "2");
+    }
 }
 
 #[tokio::test]

@@ -18,26 +18,59 @@ const GRACE: &str = "300ms";
 /// All steps together, and then some for a busy machine.
 const END: Duration = Duration::from_secs(10);
 
-/// A daemon, scripts of its servers, and a text that all their processes carry in their environment.
+/// A daemon with its apps, scripts of its servers, and a text that all their processes carry in their environment.
 struct Scene {
-    daemon: TestDaemon,
+    stage: Stage,
     scripts: TempDir,
     mark: String,
 }
 
-impl Scene {
-    async fn new() -> Self {
-        Self::with(TestDaemon::builder().set("timeouts.close", GRACE)).await
-    }
+/// A daemon that waits only [`GRACE`] for each step.
+fn short() -> Builder {
+    TestDaemon::builder().set("timeouts.close", GRACE)
+}
 
-    async fn with(builder: Builder) -> Self {
+/// The story with one app and with two, at the same time: processes are mostly waited for.
+async fn play(builder: Builder, story: impl AsyncFn(Scene)) {
+    one_and_two_at_once(builder, async |stage| story(Scene::on(stage)).await).await;
+}
+
+impl Scene {
+    fn on(stage: Stage) -> Self {
         let scripts = tempfile::tempdir().unwrap();
         let mark = format!("scene-{}", scripts.path().display());
         Self {
-            daemon: builder.start().await,
+            stage,
             scripts,
             mark,
         }
+    }
+
+    fn app(&self) -> &Clients {
+        self.stage.app()
+    }
+
+    fn other(&self) -> &Clients {
+        self.stage.other()
+    }
+
+    fn daemon(&self) -> &TestDaemon {
+        &self.stage.daemon
+    }
+
+    /// The first app adds a server, and every app sees it READY.
+    async fn add(&self, name: &str, faults: Vec<StdioFault>) -> Server {
+        self.stage.add(name, self.spec(name, faults).await).await
+    }
+
+    /// Every app calls `echo` at the same time and gets its own answer.
+    async fn all_echo(&self, id: &str) {
+        let calls = self.stage.everyone(async |app, number| {
+            let own = format!("{{\"app\":{number}}}");
+            let result = app.call_tool(id, "echo", &own).await.expect("an answer");
+            assert_eq!(text_of(&result), own);
+        });
+        within("the answers", calls).await;
     }
 
     fn path(&self, name: &str) -> String {
@@ -95,7 +128,7 @@ impl Scene {
     }
 
     fn zombies(&self) -> Vec<i32> {
-        children(self.daemon.pid(), true)
+        children(self.daemon().pid(), true)
     }
 }
 

@@ -116,66 +116,66 @@ pub(crate) async fn result_of(call: Call) -> Value {
 #[tokio::test]
 async fn b34_another_app_sees_the_question_and_answers_it() {
     for way in WAYS {
-        let daemon = TestDaemon::start().await;
-        let (caller, human) = (daemon.clients().await, daemon.clients().await);
-        let fake = asking(way).await;
-        add(&caller, &fake).await;
-        let mut updates = human.updates("").await;
-        updates.snapshot().await;
+        one_and_two(async |stage| {
+            let (caller, human) = (stage.app(), stage.other());
+            let fake = asking(way).await;
+            add(caller, &fake).await;
+            let mut updates = human.updates("").await;
+            updates.snapshot().await;
 
-        let mut call = caller.call_stream("s", "ask", "{}").await.unwrap();
-        let Some(Event::Started(start)) = call.next().await.unwrap() else {
-            panic!("a call starts first");
-        };
-        let question = updates.pending().await;
-        assert_eq!(question.server_id, "s");
-        assert_eq!(question.server_name, "The Asker");
-        assert_eq!(question.mode(), v1::ElicitationMode::Form);
-        assert_eq!(question.message, "Who are you?");
-        assert!(question.create_time.is_some() && question.expire_time.is_some());
-        let schema: Value = serde_json::from_str(&question.requested_schema_json).unwrap();
-        assert_eq!(schema, form("")["requestedSchema"]);
-        let fields = question.fields.iter();
-        let fields: Vec<_> = fields
-            .map(|field| (field.name.as_str(), field.required))
-            .collect();
-        assert_eq!(fields, [("age", false), ("name", true)]);
-        assert!(question.url_host.is_empty() && question.url_warnings.is_empty());
-        if !matches!(way, Way::PushStream) {
-            assert_eq!(question.call_id, start.call_id, "{way:?}");
-        }
-        if !matches!(way, Way::PushStream) {
-            match call.next().await.unwrap() {
-                Some(Event::InputRequired(input)) => {
-                    assert_eq!(input.elicitation_ids, [question.id.as_str()]);
+            let mut call = caller.call_stream("s", "ask", "{}").await.unwrap();
+            let Some(Event::Started(start)) = call.next().await.unwrap() else {
+                panic!("a call starts first");
+            };
+            let question = updates.pending().await;
+            assert_eq!(question.server_id, "s");
+            assert_eq!(question.server_name, "The Asker");
+            assert_eq!(question.mode(), v1::ElicitationMode::Form);
+            assert_eq!(question.message, "Who are you?");
+            assert!(question.create_time.is_some() && question.expire_time.is_some());
+            let schema: Value = serde_json::from_str(&question.requested_schema_json).unwrap();
+            assert_eq!(schema, form("")["requestedSchema"]);
+            let fields = question.fields.iter();
+            let fields: Vec<_> = fields
+                .map(|field| (field.name.as_str(), field.required))
+                .collect();
+            assert_eq!(fields, [("age", false), ("name", true)]);
+            assert!(question.url_host.is_empty() && question.url_warnings.is_empty());
+            if !matches!(way, Way::PushStream) {
+                assert_eq!(question.call_id, start.call_id, "{way:?}");
+                match call.next().await.unwrap() {
+                    Some(Event::InputRequired(input)) => {
+                        assert_eq!(input.elicitation_ids, [question.id.as_str()]);
+                    }
+                    other => panic!("{way:?}: unexpected event {other:?}"),
                 }
-                other => panic!("{way:?}: unexpected event {other:?}"),
             }
-        }
-        let content = r#"{"name":"Ada","age":9007199254740993}"#;
-        let answered = human.accept(&question.id, content).await.unwrap();
-        assert_eq!(answered.state(), ElicitationState::Answered);
-        assert_eq!(
-            updates.end_of(&question.id).await,
-            ElicitationState::Answered
-        );
+            let content = r#"{"name":"Ada","age":9007199254740993}"#;
+            let answered = human.accept(&question.id, content).await.unwrap();
+            assert_eq!(answered.state(), ElicitationState::Answered);
+            assert_eq!(
+                updates.end_of(&question.id).await,
+                ElicitationState::Answered
+            );
 
-        let events = call.collect().await.unwrap();
-        let Some(Event::Result(result)) = events.last() else {
-            panic!("{way:?}: unexpected end {events:?}");
-        };
-        assert!(text_of(result).contains("9007199254740993"), "{result:?}");
-        let told: Value = serde_json::from_str(&text_of(result)).unwrap();
-        assert_eq!(
-            (&told["action"], &told["content"]["name"]),
-            (&json!("accept"), &json!("Ada"))
-        );
-        if matches!(way, Way::Result) {
-            let calls = fake.seen_of("tools/call");
-            assert_eq!(calls.len(), 2);
-            assert_eq!(calls[1].params()["requestState"], "st/ate+1==");
-            assert_ne!(calls[0].json["id"], calls[1].json["id"]);
-        }
+            let events = call.collect().await.unwrap();
+            let Some(Event::Result(result)) = events.last() else {
+                panic!("{way:?}: unexpected end {events:?}");
+            };
+            assert!(text_of(result).contains("9007199254740993"), "{result:?}");
+            let told: Value = serde_json::from_str(&text_of(result)).unwrap();
+            assert_eq!(
+                (&told["action"], &told["content"]["name"]),
+                (&json!("accept"), &json!("Ada"))
+            );
+            if matches!(way, Way::Result) {
+                let calls = fake.seen_of("tools/call");
+                assert_eq!(calls.len(), 2);
+                assert_eq!(calls[1].params()["requestState"], "st/ate+1==");
+                assert_ne!(calls[0].json["id"], calls[1].json["id"]);
+            }
+        })
+        .await;
     }
 }
 
@@ -198,39 +198,67 @@ async fn a_process_asks_in_both_eras() {
 #[tokio::test]
 async fn b34_a_question_is_answered_once() {
     for way in WAYS {
-        let daemon = TestDaemon::start().await;
-        let app = daemon.clients().await;
-        let fake = asking(way).await;
-        add(&app, &fake).await;
-        let mut updates = app.updates("").await;
-        let call = start_call(&app, "s");
-        let question = updates.pending().await;
-        let race = futures_util::future::join_all((0..8).map(|n| {
-            let (app, id) = (app.clone(), question.id.clone());
-            async move { app.accept(&id, &format!(r#"{{"name":"app {n}"}}"#)).await }
-        }));
-        let (won, lost): (Vec<_>, Vec<_>) = race.await.into_iter().partition(Result::is_ok);
-        assert_eq!(won.len(), 1);
-        for refused in lost {
-            ErrorFacts::expect(refused, Code::FailedPrecondition, "ALREADY_RESOLVED");
-        }
-        result_of(call).await;
-        let again = app
-            .respond(&question.id, ElicitationAction::Decline, None)
-            .await;
-        ErrorFacts::expect(again, Code::FailedPrecondition, "ALREADY_RESOLVED");
+        one_and_two(async |stage| {
+            let fake = asking(way).await;
+            add(stage.app(), &fake).await;
+            let mut updates = stage.other().updates("").await;
+            let call = start_call(stage.app(), "s");
+            let question = updates.pending().await;
+            let race = futures_util::future::join_all((0..8).map(|n| {
+                let app = &stage.apps[n % stage.apps.len()];
+                let content = format!(r#"{{"name":"app {n}"}}"#);
+                let id = &question.id;
+                async move { (n, app.accept(id, &content).await) }
+            }));
+            let (won, lost): (Vec<_>, Vec<_>) = race
+                .await
+                .into_iter()
+                .partition(|(_, answer)| answer.is_ok());
+            assert_eq!(won.len(), 1);
+            for (_, refused) in lost {
+                ErrorFacts::expect(refused, Code::FailedPrecondition, "ALREADY_RESOLVED");
+            }
+            // The call got the answer that was told to have been the first.
+            let told = result_of(call).await;
+            assert_eq!(told["content"]["name"], format!("app {}", won[0].0));
+            let again = stage.everyone(async |app, _| {
+                app.respond(&question.id, ElicitationAction::Decline, None)
+                    .await
+            });
+            for outcome in again.await {
+                ErrorFacts::expect(outcome, Code::FailedPrecondition, "ALREADY_RESOLVED");
+            }
+        })
+        .await;
     }
 }
 
 #[tokio::test]
 async fn b34_an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let fake = asking(Way::Result).await;
-    add(&app, &fake).await;
-    let mut updates = app.updates("").await;
-    let call = start_call(&app, "s");
-    let question = updates.pending().await;
+    one_and_two(async |stage| {
+        let fake = asking(Way::Result).await;
+        add(stage.app(), &fake).await;
+        let mut updates = stage.other().updates("").await;
+        let call = start_call(stage.app(), "s");
+        let question = updates.pending().await;
+        let refusals = stage.everyone(async |app, _| refused_answers(&app, &question.id).await);
+        refusals.await;
+        for app in &stage.apps {
+            let still = app.question(&question.id).await.unwrap();
+            assert_eq!(still.state(), ElicitationState::Pending);
+            let request = v1::ListElicitationsRequest::default();
+            let listed = app.elicitations().list_elicitations(request).await;
+            assert_eq!(listed.unwrap().into_inner().elicitations[0].id, question.id);
+        }
+        let content = r#"{"name":"Ada"}"#;
+        stage.other().accept(&question.id, content).await.unwrap();
+        result_of(call).await;
+    })
+    .await;
+}
+
+/// Answers that an app tries in vain.
+async fn refused_answers(app: &Clients, id: &str) {
     let bad = [
         "{",
         "[]",
@@ -241,17 +269,14 @@ async fn b34_an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
         r#"{"name":"Ada","age":1.5}"#,
     ];
     for content in bad {
-        let outcome = app.accept(&question.id, content).await;
+        let outcome = app.accept(id, content).await;
         let facts = ErrorFacts::expect(outcome, Code::InvalidArgument, "INVALID_FIELD");
         assert!(
             facts.field.starts_with("content_json"),
             "{content}: {facts:?}"
         );
     }
-    let several = app
-        .accept(&question.id, r#"{"age":"secret"}"#)
-        .await
-        .unwrap_err();
+    let several = app.accept(id, r#"{"age":"secret"}"#).await.unwrap_err();
     assert!(!several.message().contains("secret"), "{several}");
     let details = several.get_error_details();
     let violations = details.bad_request().unwrap().field_violations.iter();
@@ -265,32 +290,18 @@ async fn b34_an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
             ("content_json.name", "is required"),
         ]
     );
-    let without = app
-        .respond(&question.id, ElicitationAction::Accept, None)
-        .await;
+    let without = app.respond(id, ElicitationAction::Accept, None).await;
     let facts = ErrorFacts::expect(without, Code::InvalidArgument, "INVALID_FIELD");
     assert_eq!(facts.field, "content_json");
     let with = app
-        .respond(&question.id, ElicitationAction::Decline, Some("{}"))
+        .respond(id, ElicitationAction::Decline, Some("{}"))
         .await;
     ErrorFacts::expect(with, Code::InvalidArgument, "INVALID_FIELD");
-    let unset = app
-        .respond(&question.id, ElicitationAction::Unspecified, None)
-        .await;
+    let unset = app.respond(id, ElicitationAction::Unspecified, None).await;
     let facts = ErrorFacts::expect(unset, Code::InvalidArgument, "INVALID_FIELD");
     assert_eq!(facts.field, "action");
     let unknown = app.accept("nothing", "{}").await;
     ErrorFacts::expect(unknown, Code::NotFound, "ELICITATION_NOT_FOUND");
-
-    let still = app.question(&question.id).await.unwrap();
-    assert_eq!(still.state(), ElicitationState::Pending);
-    let listed = app
-        .elicitations()
-        .list_elicitations(v1::ListElicitationsRequest::default())
-        .await;
-    assert_eq!(listed.unwrap().into_inner().elicitations[0].id, question.id);
-    app.accept(&question.id, r#"{"name":"Ada"}"#).await.unwrap();
-    result_of(call).await;
 }
 
 #[tokio::test]
@@ -327,21 +338,25 @@ async fn a_question_can_be_declined_or_cancelled() {
 #[tokio::test]
 async fn b34_a_cancelled_call_takes_its_question_along() {
     for way in [Way::Result, Way::CallStream] {
-        let daemon = TestDaemon::start().await;
-        let app = daemon.clients().await;
-        let fake = asking(way).await;
-        add(&app, &fake).await;
-        let mut updates = app.updates("").await;
-        let call = start_call(&app, "s");
-        let question = updates.pending().await;
-        call.abort();
-        assert_eq!(
-            updates.end_of(&question.id).await,
-            ElicitationState::Cancelled,
-            "{way:?}"
-        );
-        let late = app.accept(&question.id, r#"{"name":"Ada"}"#).await;
-        ErrorFacts::expect(late, Code::FailedPrecondition, "ALREADY_RESOLVED");
+        one_and_two(async |stage| {
+            let fake = asking(way).await;
+            add(stage.app(), &fake).await;
+            let mut updates = stage.other().updates("").await;
+            let call = start_call(stage.app(), "s");
+            let question = updates.pending().await;
+            call.abort();
+            assert_eq!(
+                updates.end_of(&question.id).await,
+                ElicitationState::Cancelled,
+                "{way:?}"
+            );
+            let late =
+                stage.everyone(async |app, _| app.accept(&question.id, r#"{"name":"Ada"}"#).await);
+            for outcome in late.await {
+                ErrorFacts::expect(outcome, Code::FailedPrecondition, "ALREADY_RESOLVED");
+            }
+        })
+        .await;
     }
 }
 
@@ -385,21 +400,25 @@ async fn several_rounds_carry_only_the_latest_state_and_answers() {
 
 #[tokio::test]
 async fn b34_a_question_without_an_answer_expires() {
-    let daemon = TestDaemon::builder()
-        .set("questions.expiry", "1s")
-        .start()
-        .await;
-    let app = daemon.clients().await;
-    let fake = asking(Way::Result).await;
-    add(&app, &fake).await;
-    let mut updates = app.updates("").await;
-    let call = start_call(&app, "s");
-    let question = updates.pending().await;
-    assert_eq!(
-        updates.end_of(&question.id).await,
-        ElicitationState::Expired
-    );
-    assert_eq!(result_of(call).await["action"], "cancel");
+    let builder = TestDaemon::builder().set("questions.expiry", "1s");
+    one_and_two_at_once(builder, async |stage| {
+        let fake = asking(Way::Result).await;
+        add(stage.app(), &fake).await;
+        let mut updates = stage.other().updates("").await;
+        let call = start_call(stage.app(), "s");
+        let question = updates.pending().await;
+        assert_eq!(
+            updates.end_of(&question.id).await,
+            ElicitationState::Expired
+        );
+        assert_eq!(result_of(call).await["action"], "cancel");
+        let late = stage
+            .other()
+            .accept(&question.id, r#"{"name":"Ada"}"#)
+            .await;
+        ErrorFacts::expect(late, Code::FailedPrecondition, "ALREADY_RESOLVED");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -422,19 +441,20 @@ async fn a_question_too_many_says_so_and_not_that_it_is_forbidden() {
 
 #[tokio::test]
 async fn b34_a_lost_server_voids_its_question() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let fake = asking(Way::CallStream).await;
-    add(&app, &fake).await;
-    let mut updates = app.updates("").await;
-    let call = start_call(&app, "s");
-    let question = updates.pending().await;
-    app.remove("s").await.unwrap();
-    assert_eq!(updates.end_of(&question.id).await, ElicitationState::Void);
-    // The server may have heard of the cancellation and finished before its connection ended.
-    if let Ok(result) = within("the end of the call", call).await.unwrap() {
-        assert!(text_of(&result).contains("cancel"), "{result:?}");
-    }
+    one_and_two(async |stage| {
+        let fake = asking(Way::CallStream).await;
+        add(stage.app(), &fake).await;
+        let mut updates = stage.other().updates("").await;
+        let call = start_call(stage.app(), "s");
+        let question = updates.pending().await;
+        stage.other().remove("s").await.unwrap();
+        assert_eq!(updates.end_of(&question.id).await, ElicitationState::Void);
+        // The server may have heard of the cancellation and finished before its connection ended.
+        if let Ok(result) = within("the end of the call", call).await.unwrap() {
+            assert!(text_of(&result).contains("cancel"), "{result:?}");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -340,37 +340,42 @@ async fn b14_a_call_does_not_follow_its_server_elsewhere() {
 
 #[tokio::test]
 async fn b14_all_attempts_share_one_clock() {
-    let daemon = allowed().start().await;
-    let app = daemon.clients().await;
-    let fake = fake(true).await;
-    app.add("s", http_spec("S", &fake.url())).await.unwrap();
-    app.wait_for("s", ConnectionState::Ready).await;
-    let limit = Duration::from_secs(4);
-    let counts = Mutex::new(0);
-    fake.reply("tools/call", move |seen| {
-        let mut count = counts.lock().unwrap();
-        *count += 1;
-        match *count {
-            1 => Reply::Sse(vec![
-                Step::Message(progress(seen)),
-                Step::Pause(limit * 3 / 4),
-                Step::Reset,
-            ]),
-            _ => Reply::Sse(vec![Step::Hang]),
-        }
-    });
-    let mut call = app.call("s", "reads", "{}");
-    call.timeout = Some(limit.try_into().unwrap());
-    let start = Instant::now();
-    let outcome = app.call_with(call).await;
-    ErrorFacts::expect(outcome, Code::DeadlineExceeded, "UPSTREAM_TIMEOUT");
-    assert_eq!(requests(&fake, "{}"), 2);
-    let took = start.elapsed();
-    assert!(
-        took < limit * 6 / 4,
-        "two clocks would take {:?}: {took:?}",
-        limit * 7 / 4
-    );
+    one_and_two_at_once(allowed(), async |stage| {
+        let fake = fake(true).await;
+        stage.add_http(&fake.url()).await;
+        let limit = Duration::from_secs(4);
+        let counts = Mutex::new(std::collections::HashMap::<String, usize>::new());
+        fake.reply("tools/call", move |seen| {
+            let mut counts = counts.lock().unwrap();
+            let count = counts.entry(seen.arguments()).or_default();
+            *count += 1;
+            match *count {
+                1 => Reply::Sse(vec![
+                    Step::Message(progress(seen)),
+                    Step::Pause(limit * 3 / 4),
+                    Step::Reset,
+                ]),
+                _ => Reply::Sse(vec![Step::Hang]),
+            }
+        });
+        let calls = stage.everyone(async |app, number| {
+            let own = format!("{{\"app\":{number}}}");
+            let mut call = app.call("s", "reads", &own);
+            call.timeout = Some(limit.try_into().unwrap());
+            let start = Instant::now();
+            let outcome = app.call_with(call).await;
+            ErrorFacts::expect(outcome, Code::DeadlineExceeded, "UPSTREAM_TIMEOUT");
+            assert_eq!(requests(&fake, &own), 2);
+            let took = start.elapsed();
+            assert!(
+                took < limit * 6 / 4,
+                "two clocks would take {:?}: {took:?}",
+                limit * 7 / 4
+            );
+        });
+        calls.await;
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -304,7 +304,7 @@ async fn the_end_of_a_task_is_the_end_of_the_call() {
 }
 
 #[tokio::test]
-async fn who_gives_up_cancels_the_task() {
+async fn b35_who_gives_up_cancels_the_task() {
     one_and_two(async |stage| {
         let fake = job([working()]).await;
         stage.add_http(&fake.url()).await;

@@ -242,25 +242,26 @@ async fn filters_hold_for_the_snapshot_and_for_changes() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_reading_delays_nobody() {
-    let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
-    let lazy = daemon.clients().await;
-    let mut stopped = lazy.updates("").await;
-    stopped.snapshot().await;
-    let mut reader = app.updates("").await;
-    reader.snapshot().await;
-    // Far more than the flow control windows of the stopped stream hold.
-    let text = "x".repeat(100);
-    for n in 0..1000 {
-        register(&app, &format!("s{n}-{text}")[..64]).await;
-    }
-    let last = app.list().await.len();
-    assert_eq!(last, 1000);
-    register(&app, "last").await;
-    assert_eq!(until(&mut reader, "last").await.len(), 1000);
-    // It has missed nothing either.
-    assert_eq!(until(&mut stopped, "last").await.len(), 1000);
+async fn b37_a_reader_that_stops_reading_delays_nobody() {
+    one_and_two_at_once(TestDaemon::builder(), async |stage| {
+        // With one app attached it has two streams, of which it reads one.
+        let mut stopped = stage.other().updates("").await;
+        stopped.snapshot().await;
+        let mut reader = stage.app().updates("").await;
+        reader.snapshot().await;
+        // Far more than the flow control windows of the stopped stream hold.
+        let text = "x".repeat(100);
+        for n in 0..1000 {
+            register(stage.app(), &format!("s{n}-{text}")[..64]).await;
+        }
+        let last = stage.other().list().await.len();
+        assert_eq!(last, 1000);
+        register(stage.app(), "last").await;
+        assert_eq!(until(&mut reader, "last").await.len(), 1000);
+        // It has missed nothing either.
+        assert_eq!(until(&mut stopped, "last").await.len(), 1000);
+    })
+    .await;
 }
 
 #[tokio::test]

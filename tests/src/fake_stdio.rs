@@ -49,6 +49,8 @@ pub enum StdioFault {
     Restless,
     /// Ignores SIGTERM and the end of its input.
     Stubborn,
+    /// Ignores the end of its input. SIGTERM ends it, and it notes that in this file.
+    IgnoresEnd(String),
     /// When its input ends, works for this many milliseconds and then makes this file.
     SlowEnd(u64, String),
     /// Closes its standard output once it has answered a call, and stays.
@@ -142,10 +144,17 @@ impl Script {
         std::fs::write(&file, serde_json::to_string(self).unwrap()).expect("write the script");
         let program = programs().await.join("fake-stdio");
         let line = [program.to_str().unwrap(), file.to_str().unwrap()];
-        if !self.faults.contains(&StdioFault::Stubborn) {
+        let habit = self.faults.iter().find_map(|fault| match fault {
+            StdioFault::Stubborn => Some(STUBBORN.to_owned()),
+            StdioFault::IgnoresEnd(file) => Some(format!(
+                "trap 'echo asked to end >> {file}; exit' TERM; \"$0\" \"$@\"; while :; do sleep 0.1; done"
+            )),
+            _ => None,
+        });
+        let Some(habit) = habit else {
             return crate::clients::stdio_spec(name, line[0], &[line[1].to_owned()]);
-        }
-        let args = ["-c", STUBBORN].into_iter().chain(line);
+        };
+        let args = ["-c", &habit].into_iter().chain(line);
         crate::clients::stdio_spec(name, "sh", &args.map(str::to_owned).collect::<Vec<_>>())
     }
 }

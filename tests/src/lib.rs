@@ -43,7 +43,7 @@ pub mod prelude {
     pub use crate::facts::{ErrorFacts, ServerFacts, text_of};
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
     pub use crate::fake_stdio::{Form, Helper, Script, StdioFault};
-    pub use crate::stage::{Stage, one_and_two, one_and_two_with};
+    pub use crate::stage::{Stage, one_and_two, one_and_two_at_once, one_and_two_with};
     pub use crate::updates::Updates;
     pub use crate::v1;
     pub use crate::v1::{AddOutcome, ConnectionState, Era, Server, ServerSpec};

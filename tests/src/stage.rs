@@ -15,6 +15,16 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Starts a daemon and connects so many apps.
+    pub async fn set(builder: Builder, count: usize) -> Self {
+        let daemon = builder.start().await;
+        let mut apps = Vec::new();
+        for _ in 0..count {
+            apps.push(daemon.clients().await);
+        }
+        Self { daemon, apps }
+    }
+
     /// The first app.
     pub fn app(&self) -> &Clients {
         &self.apps[0]
@@ -62,11 +72,12 @@ pub async fn one_and_two(story: impl AsyncFn(Stage)) {
 /// The same with a configured daemon.
 pub async fn one_and_two_with(builder: Builder, story: impl AsyncFn(Stage)) {
     for count in 1..=2 {
-        let daemon = builder.clone().start().await;
-        let mut apps = Vec::new();
-        for _ in 0..count {
-            apps.push(daemon.clients().await);
-        }
-        story(Stage { daemon, apps }).await;
+        story(Stage::set(builder.clone(), count).await).await;
     }
+}
+
+/// The same, but both at the same time: for stories that mostly wait and measure nothing that two of them would disturb.
+pub async fn one_and_two_at_once(builder: Builder, story: impl AsyncFn(Stage)) {
+    let play = async |count| story(Stage::set(builder.clone(), count).await).await;
+    tokio::join!(Box::pin(play(1)), Box::pin(play(2)));
 }

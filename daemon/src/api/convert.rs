@@ -195,6 +195,7 @@ pub(super) fn log_line(line: LogLine) -> v1::ServerLogLine {
         time: Some(timestamp(line.at)),
         text: line.text,
         start: line.start,
+        standard_output: line.output,
     }
 }
 

@@ -62,7 +62,12 @@ impl Servers {
             .handle
             .settled(self.wait(asked, server, context))
             .await;
-        convert::server(server.view())
+        self.shown(server)
+    }
+
+    /// A server that was waited for, as it is now.
+    fn shown(&self, server: &Server) -> v1::Server {
+        convert::server(self.0.registry.again(server).view())
     }
 }
 
@@ -207,10 +212,7 @@ impl ServerService for Servers {
         };
         let ended = ids.iter().map(|id| registry.disconnect(&namespace, id));
         let ended = futures_util::future::try_join_all(ended).await?;
-        let servers = ended
-            .iter()
-            .map(|server| convert::server(server.view()))
-            .collect();
+        let servers = ended.iter().map(|server| self.shown(server)).collect();
         Ok(Response::new(v1::DisconnectServerResponse { servers }))
     }
 
@@ -230,7 +232,7 @@ impl ServerService for Servers {
         let wait = self.wait(asked, &server, &context);
         // What is not read in time is read all the same; the answer shows how far it is.
         let _ = tokio::time::timeout(wait, read.done()).await;
-        let server = Some(convert::server(server.view()));
+        let server = Some(self.shown(&server));
         Ok(Response::new(v1::RefreshServerResponse { server }))
     }
 
@@ -256,10 +258,7 @@ impl ServerService for Servers {
             .await
             .into_iter()
             .all(|settled| settled);
-        let servers = servers
-            .iter()
-            .map(|server| convert::server(server.view()))
-            .collect();
+        let servers = servers.iter().map(|server| self.shown(server)).collect();
         Ok(Response::new(v1::WaitForServersResponse {
             servers,
             settled,

@@ -277,3 +277,40 @@ fn what_is_printed_gives_the_same_configuration() {
     let (_dir, again) = with_file(&config.to_toml().unwrap());
     assert_eq!(Config::load(&again).unwrap(), config);
 }
+
+#[test]
+fn the_annotated_file_has_every_key_with_its_default() {
+    let annotated = include_str!("../../../systemd/config.toml");
+    // Keys are behind a bare `#`, comments behind one and a space.
+    let is_key = |line: &&str| line.starts_with(|first: char| first.is_ascii_lowercase());
+    let mut in_access = false;
+    let mut text = String::new();
+    for line in annotated.lines() {
+        in_access = (in_access || line == "#[[access]]") && !line.is_empty();
+        // By default there is no rule, the key file has no path, and the two paths go by the surroundings.
+        let key = line.strip_prefix('#').filter(is_key).filter(|key| {
+            let name = key.split(' ').next().unwrap_or_default();
+            !in_access && !["data_dir", "path", "key_file"].contains(&name)
+        });
+        text.push_str(key.unwrap_or(if line.starts_with('[') { line } else { "" }));
+        text.push('\n');
+    }
+    let (_dir, sources) = with_file(&text);
+    let defaults = Config::load(&at_home(&[])).unwrap();
+    assert_eq!(Config::load(&sources).unwrap(), defaults);
+
+    let written: toml::Table = text.parse().unwrap();
+    let defaults: toml::Table = defaults.to_toml().unwrap().parse().unwrap();
+    for (section, keys) in &defaults {
+        for key in keys.as_table().into_iter().flat_map(toml::Table::keys) {
+            let documented = written
+                .get(section)
+                .is_some_and(|keys| keys.get(key).is_some());
+            let elsewhere = section == "socket" && key == "path";
+            assert!(
+                documented || elsewhere,
+                "{section}.{key} is not in the file"
+            );
+        }
+    }
+}

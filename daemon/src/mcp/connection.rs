@@ -138,6 +138,12 @@ impl Handle {
         &self.key
     }
 
+    /// Whether both lead to the same connection.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.live.same_channel(&other.live)
+    }
+
     /// The resources that apps follow at this server.
     #[must_use]
     pub fn subscriptions(&self) -> &Subscriptions {

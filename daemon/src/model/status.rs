@@ -189,7 +189,7 @@ pub struct ServerStatus {
     pub calls_in_flight: u32,
 }
 
-/// A line that a child process wrote to its standard error.
+/// A line that a child process wrote to its standard error, or to its standard output though it is no message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogLine {
     /// When its first byte was read.
@@ -198,6 +198,8 @@ pub struct LogLine {
     pub start: u32,
     /// The line without its end; what is not UTF-8 is replaced.
     pub text: String,
+    /// It was written to standard output.
+    pub output: bool,
 }
 
 /// What era detection found, kept so that the next start skips the probe. Valid only for the same target and pin.

@@ -1,4 +1,5 @@
-//! What the processes of a server wrote to their standard error: the last lines, with their times, over restarts.
+//! What the processes of a server wrote to their standard error: the last lines, with their times, over restarts. Beside
+//! them, the first lines that each wrote to its standard output though they are no messages.
 //!
 //! Bounded in bytes, whatever is written, and without the secrets that the process was given. Cheap to clone; all clones are one journal.
 
@@ -11,6 +12,13 @@ use crate::model::status::LogLine;
 
 /// What a line costs beside its text, so that empty lines are bounded too.
 const LINE_COST: usize = 32;
+
+/// How many lines are noted of what a process writes to its standard output and is no message.
+const ASIDES: u32 = 4;
+/// Bytes that are kept of such a line.
+const ASIDE_BYTES: usize = 256;
+/// A longer line is none that somebody is to read.
+const ASIDE_LIMIT: usize = 64 * 1024;
 
 /// The last lines of a server. The newest survive.
 #[derive(Clone, Debug)]
@@ -45,6 +53,16 @@ pub struct Writer {
     rest: Vec<u8>,
 }
 
+/// Notes what one process writes to its standard output and is no message: a banner, a message of an installer.
+#[derive(Debug)]
+pub struct Aside {
+    journal: Journal,
+    start: u32,
+    redactor: Redactor,
+    /// Lines that are still taken.
+    left: u32,
+}
+
 impl Journal {
     /// An empty journal that keeps about `limit` bytes.
     #[must_use]
@@ -77,7 +95,7 @@ impl Journal {
         lines.kept.iter().map(Kept::shown).collect()
     }
 
-    /// What the latest process wrote, as one text.
+    /// What the latest process wrote to its standard error, as one text.
     #[must_use]
     pub fn tail(&self) -> String {
         let lines = self.lock();
@@ -85,7 +103,7 @@ impl Journal {
         for kept in lines
             .kept
             .iter()
-            .filter(|kept| kept.line.start == lines.starts)
+            .filter(|kept| kept.line.start == lines.starts && !kept.line.output)
         {
             text.push_str(&kept.shown().text);
             if !kept.open {
@@ -109,7 +127,44 @@ impl Kept {
     }
 }
 
+impl Aside {
+    /// Takes a line, if the process has not had its share yet. What begins like a message may be a broken answer to some
+    /// app, which is nobody else's business.
+    pub fn note(&mut self, line: &[u8]) {
+        let begins_a_message = matches!(line.trim_ascii_start().first(), Some(b'{' | b'['));
+        if self.left == 0 || begins_a_message || line.len() > ASIDE_LIMIT {
+            return;
+        }
+        self.left -= 1;
+        // Secrets first: half of one would not be recognised any more.
+        let mut text = self.redactor.text(&String::from_utf8_lossy(line));
+        text.truncate(text.floor_char_boundary(ASIDE_BYTES));
+        let mut lines = self.journal.lock();
+        lines.insert(Kept {
+            line: LogLine {
+                at: Clock.wall(),
+                start: self.start,
+                text,
+                output: true,
+            },
+            redactor: self.redactor.clone(),
+            open: false,
+        });
+    }
+}
+
 impl Writer {
+    /// What belongs to the other stream of the same process.
+    #[must_use]
+    pub fn aside(&self) -> Aside {
+        Aside {
+            journal: self.journal.clone(),
+            start: self.start,
+            redactor: self.redactor.clone(),
+            left: ASIDES,
+        }
+    }
+
     /// Takes the next bytes; where they are cut means nothing.
     pub fn write(&mut self, bytes: &[u8]) {
         let mut joined = std::mem::take(&mut self.rest);
@@ -157,6 +212,7 @@ impl Lines {
                     at: Clock.wall(),
                     start,
                     text: String::new(),
+                    output: false,
                 },
                 redactor: redactor.clone(),
                 open: true,
@@ -183,6 +239,19 @@ impl Lines {
                 self.cost -= cut;
             }
         }
+        self.evict();
+    }
+
+    /// Adds a whole line. One that goes on stays the last.
+    fn insert(&mut self, kept: Kept) {
+        self.cost += LINE_COST + kept.line.text.len();
+        let open = self.kept.back().is_some_and(|last| last.open);
+        let place = self.kept.len() - usize::from(open);
+        self.kept.insert(place, kept);
+        self.evict();
+    }
+
+    fn evict(&mut self) {
         while self.cost > self.limit {
             let Some(oldest) = self.kept.pop_front() else {
                 break;
@@ -196,7 +265,7 @@ impl Lines {
 mod tests {
     use proptest::prelude::{any, prop_assert, proptest};
 
-    use super::{Journal, LINE_COST};
+    use super::{ASIDE_LIMIT, Journal, LINE_COST};
     use crate::mcp::transport::redact::Redactor;
 
     fn texts(journal: &Journal) -> Vec<String> {
@@ -228,6 +297,28 @@ mod tests {
     }
 
     #[test]
+    fn the_first_lines_of_the_output_are_noted() {
+        let journal = Journal::new(4096);
+        let mut errors = journal.begin(Redactor::default());
+        let mut output = errors.aside();
+        errors.write(b"half a ");
+        output.note(b"banner \xff");
+        output.note(b" {\"id\":1,\"result\":\"\xff\"}");
+        output.note(&vec![b'x'; ASIDE_LIMIT + 1]);
+        errors.write(b"line\n");
+        output.note("\u{20ac}".repeat(1000).as_bytes());
+        assert_eq!(texts(&journal)[..2], ["banner \u{fffd}", "half a line"]);
+        assert_eq!(texts(&journal)[2], "\u{20ac}".repeat(85));
+        let of_output: Vec<_> = journal.lines().iter().map(|line| line.output).collect();
+        assert_eq!(of_output, [true, false, true]);
+        assert_eq!(journal.tail(), "half a line\n");
+        for _ in 0..100 {
+            output.note(b"more");
+        }
+        assert_eq!(journal.lines().len(), 5, "and no more of this process");
+    }
+
+    #[test]
     fn the_newest_survive() {
         let journal = Journal::new(3 * (LINE_COST + 4));
         let mut writer = journal.begin(Redactor::default());
@@ -250,7 +341,11 @@ mod tests {
         fn never_more_than_the_limit(chunks in any::<Vec<Vec<u8>>>(), limit in 0_usize..300) {
             let journal = Journal::new(limit);
             let mut writer = journal.begin(Redactor::default());
-            for chunk in &chunks {
+            let mut output = writer.aside();
+            for (number, chunk) in chunks.iter().enumerate() {
+                if number % 2 == 1 {
+                    output.note(chunk);
+                }
                 writer.write(chunk);
                 let lines = journal.lines();
                 let cost: usize = lines.iter().map(|line| line.text.len() + LINE_COST).sum();

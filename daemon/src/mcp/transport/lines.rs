@@ -49,12 +49,13 @@ pub(super) async fn write(
     }
 }
 
-/// Reads messages, one from a line, to the end of the stream.
+/// Reads messages, one from a line, to the end of the stream. Lines that are no messages go to `skipped`.
 pub(super) async fn read(
     mut input: impl AsyncRead + Unpin,
     pending: Arc<Pending>,
     inbound: mpsc::Sender<Message>,
     outbox: mpsc::Sender<Bytes>,
+    mut skipped: impl FnMut(&[u8]),
 ) {
     let mut lines = Lines::new(pending.message_limit());
     let mut garbage = 0_u64;
@@ -80,6 +81,7 @@ pub(super) async fn read(
                     }
                     Err(cause) => {
                         pending.unreadable(&line, &cause);
+                        skipped(&line);
                         garbage += 1;
                         if garbage.is_power_of_two() {
                             let who = pending.who();

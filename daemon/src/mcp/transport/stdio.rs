@@ -127,12 +127,14 @@ impl Stdio {
         let (gone_tx, gone) = watch::channel(false);
         let hang_up = CancellationToken::new();
         let silent = CancellationToken::new();
+        let mut aside = journal.aside();
         let kept = keep_journal(stderr, journal, silent.clone());
         tasks.spawn(until(gone.clone(), kept));
         tasks.spawn(lines::write(stdin, to_write, hang_up.clone()));
         let (reading, answers) = (Arc::clone(&shared), outbox.clone());
         let reader = async move {
-            lines::read(stdout, Arc::clone(&reading.pending), inbound, answers).await;
+            let pending = Arc::clone(&reading.pending);
+            lines::read(stdout, pending, inbound, answers, |line| aside.note(line)).await;
             reading.drained.cancel();
         };
         tasks.spawn(until(gone.clone(), reader));

@@ -58,7 +58,7 @@ impl UnixLines {
         let (table, refusals, end) = (Arc::clone(&pending), outbox.clone(), hang_up.clone());
         tasks.spawn(async move {
             tokio::select! {
-                () = lines::read(input, Arc::clone(&table), inbound, refusals) => {}
+                () = lines::read(input, Arc::clone(&table), inbound, refusals, |_| {}) => {}
                 () = end.cancelled() => {}
             }
             table.end(&closed(table.who()));
