@@ -283,6 +283,53 @@ async fn behaviour_99_quick_attempts_are_counted() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_connection_waits_as_long_as_the_settings_say_now() {
+    one_and_two(async |stage| {
+        let fake = FakeMcp::echo(true).await;
+        fake.reply("server/discover", |_| Reply::Hang);
+        let mut spec = http_spec("S", &fake.url());
+        spec.protocol_version = "2026-07-28".to_owned();
+        spec.timeouts = Some(v1::ServerTimeouts {
+            connect: Some(seconds(600)),
+            ..Default::default()
+        });
+        let add = v1::AddServerRequest {
+            server_id: "s".to_owned(),
+            spec: Some(spec.clone()),
+            wait_timeout: Some(seconds(0)),
+            ..Default::default()
+        };
+        stage.app().add_with(add).await.unwrap();
+        let calls = stage
+            .apps
+            .iter()
+            .cloned()
+            .map(|app| tokio::spawn(async move { app.call_tool("s", "echo", "{}").await }));
+        let calls: Vec<_> = calls.collect();
+        fake.wait_method("server/discover").await;
+        spec.timeouts = Some(v1::ServerTimeouts {
+            connect: Some(millis(300)),
+            ..Default::default()
+        });
+        let update = v1::UpdateServerRequest {
+            server_id: "s".to_owned(),
+            spec: Some(spec),
+            update_mask: Some(prost_types::FieldMask {
+                paths: vec!["timeouts.connect".to_owned()],
+            }),
+            ..Default::default()
+        };
+        let servers = stage.other().servers();
+        servers.clone().update_server(update).await.unwrap();
+        for call in calls {
+            let outcome = within("the end of the wait", call).await.unwrap();
+            ErrorFacts::expect(outcome, Code::Unavailable, "UPSTREAM_UNREACHABLE");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn behaviour_33_a_lost_server_comes_back_by_itself() {
     let builder = TestDaemon::builder().set("reconnect.liveness_interval", "100ms");
     one_and_two_with(builder, async |stage| {

@@ -42,6 +42,8 @@ pub struct Live {
     pub retry_due: Option<Instant>,
     /// Ways to it for single apps, where they share none.
     apart: Option<Apart>,
+    /// How long a call waits for the connection.
+    connect_bound: Duration,
 }
 
 /// A way to reach the actor. Cheap to clone; the actor ends with [`Handle::stop`].
@@ -54,7 +56,6 @@ pub struct Handle {
     subscriptions: Subscriptions,
     /// Somebody looked at lists that are stale.
     stale: Arc<Notify>,
-    connect_bound: Duration,
 }
 
 /// A command that was accepted. Commands are carried out in the order in which they were accepted, so a caller may let
@@ -103,14 +104,10 @@ impl Handle {
         };
         let (live_tx, live) = watch::channel(Live {
             status: Arc::new(status.clone()),
+            connect_bound: dialer.connect_bound(&record.spec),
             ..Live::default()
         });
         let key = record.key.clone();
-        let connect_bound = record
-            .spec
-            .timeouts
-            .connect
-            .unwrap_or(dialer.settings.connect);
         let journal = Journal::new(dialer.settings.stdio.stderr_tail);
         let subscriptions = Subscriptions::default();
         let stale = Arc::new(Notify::new());
@@ -128,7 +125,6 @@ impl Handle {
             journal,
             subscriptions,
             stale,
-            connect_bound,
         }
     }
 
@@ -262,9 +258,11 @@ impl Handle {
     /// `NOT_CONNECTED`, `SIGN_IN_REQUIRED` or `UPSTREAM_UNREACHABLE` with the cause; `DEADLINE_EXCEEDED`.
     pub async fn link(&self, deadline: Deadline) -> Result<(Arc<Link>, Arc<Catalog>)> {
         let mut live = self.live.clone();
-        let bound = Deadline::after(self.connect_bound);
+        let since = Clock.now();
         loop {
             let mut now = live.borrow_and_update().clone();
+            let bound = since.checked_add(now.connect_bound);
+            let bound = bound.map_or(Deadline::NONE, Deadline::at);
             // A link that is lost is about to be replaced: wait for what comes of it.
             let link = now.link.take().filter(|link| !link.is_lost());
             match (now.status.state, link) {

@@ -188,6 +188,12 @@ fn connect_timeout(bound: Duration) -> Error {
 }
 
 impl Dialer {
+    /// How long opening a link to a server with this registration may take.
+    #[must_use]
+    pub fn connect_bound(&self, spec: &ServerSpec) -> Duration {
+        spec.timeouts.connect.unwrap_or(self.settings.connect)
+    }
+
     /// Opens a link within the server's connect timeout. Not cancel-safe: cancel with the token.
     ///
     /// # Errors
@@ -211,7 +217,7 @@ impl Dialer {
             approach,
             journal: &journal,
         };
-        let bound = spec.timeouts.connect.unwrap_or(self.settings.connect);
+        let bound = self.connect_bound(spec);
         let mut dial = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(given_up().into()),
@@ -266,7 +272,7 @@ impl Dialer {
             task_poll: self.settings.task_poll,
             close_grace: self.settings.close_grace,
             target: spec.transport.clone(),
-            request_timeout: spec.timeouts.connect.unwrap_or(self.settings.connect),
+            request_timeout: bound,
             load: self.load.clone(),
         };
         let link = Link::start(parts, dial.inbound);

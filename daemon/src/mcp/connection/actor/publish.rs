@@ -31,6 +31,7 @@ impl Actor {
             link: self.link.clone(),
             retry_due: self.retry_due,
             apart: self.apart.clone(),
+            connect_bound: self.dialer.connect_bound(&self.spec),
         });
     }
 
