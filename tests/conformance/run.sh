@@ -8,7 +8,7 @@
 #   --auto        only with the era found automatically; by default every scenario without sign-in
 #                 runs twice, with the revision pinned and with the era found automatically
 #
-# Each scored scenario runs alone. It passes when it exits 0 and has no FAILURE, no WARNING and at
+# Each scored scenario, and the one about the preservation of schemas, runs alone. It passes when it exits 0 and has no FAILURE, no WARNING and at
 # least one SUCCESS, in every mode it runs in. The last line says how many passed; the exit code is
 # 1 while any scored scenario fails. Reports are in target/conformance/.
 set -u
@@ -52,7 +52,11 @@ if [ ! -f "$requirements" ]; then
     echo "there are no requirements for revision $revision; known: $(ls "$suite/requirements")" >&2
     exit 64
 fi
-scored=$(awk '/^client:/{f=1;next} /^[a-z_]+:/{f=0} f&&/^  - /{print $2}' "$requirements" | grep -E -- "$only")
+# Beside what is scored: whether schemas pass through unchanged.
+scored=$({
+    awk '/^client:/{f=1;next} /^[a-z_]+:/{f=0} f&&/^  - /{print $2}' "$requirements"
+    echo json-schema-2020-12-preservation
+} | awk '!seen[$0]++' | grep -E -- "$only")
 if [ -z "$scored" ]; then
     echo "no scored scenario matches $only" >&2
     exit 64
