@@ -29,6 +29,15 @@ fn isolated(mut spec: ServerSpec, isolation: Isolation) -> ServerSpec {
     spec
 }
 
+/// Such a server, where every connection of an app has a session of its own.
+async fn added(app: &Clients) -> FakeMcp {
+    let fake = counter().await;
+    let spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
+    app.add("s", spec).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    fake
+}
+
 async fn count(app: &Clients) -> String {
     text_of(&app.call_tool("s", "count", "{}").await.unwrap())
 }
@@ -106,10 +115,7 @@ async fn b38_users_have_sessions_of_their_own() {
 async fn an_own_session_ends_with_the_connection_of_its_app() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
-    let fake = counter().await;
-    let spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
-    app.add("s", spec).await.unwrap();
-    app.wait_for("s", ConnectionState::Ready).await;
+    let fake = added(&app).await;
     assert_eq!(fake.sessions().len(), 1);
     let guest = daemon.clients().await;
     assert_eq!(
@@ -128,10 +134,7 @@ async fn an_own_session_ends_with_the_connection_of_its_app() {
 async fn many_first_calls_of_an_app_open_one_session() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
-    let fake = counter().await;
-    let spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
-    app.add("s", spec).await.unwrap();
-    app.wait_for("s", ConnectionState::Ready).await;
+    let fake = added(&app).await;
     let calls = (0..20).map(|_| count(&app));
     let mut counts = futures_util::future::join_all(calls).await;
     counts.sort_by_key(|count| count.parse::<u32>().unwrap());
@@ -146,10 +149,7 @@ async fn many_first_calls_of_an_app_open_one_session() {
 async fn an_own_session_that_is_lost_is_replaced() {
     let daemon = TestDaemon::start().await;
     let app = daemon.clients().await;
-    let fake = counter().await;
-    let spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
-    app.add("s", spec).await.unwrap();
-    app.wait_for("s", ConnectionState::Ready).await;
+    let fake = added(&app).await;
     assert_eq!(count(&app).await, "1");
     fake.end_sessions();
     // The call that was refused for it is made again in a new one.
@@ -165,10 +165,7 @@ async fn own_sessions_have_a_limit_and_do_not_stay_for_ever() {
         .start()
         .await;
     let (app, other) = (daemon.clients().await, daemon.clients().await);
-    let fake = counter().await;
-    let spec = isolated(http_spec("S", &fake.url()), Isolation::PerConnection);
-    app.add("s", spec).await.unwrap();
-    app.wait_for("s", ConnectionState::Ready).await;
+    let fake = added(&app).await;
     assert_eq!(count(&app).await, "1");
     let refused = other.call_tool("s", "count", "{}").await;
     let facts = ErrorFacts::expect(refused, Code::ResourceExhausted, "TOO_MANY");

@@ -22,9 +22,7 @@ const MAX_REQUEST_ID: usize = 128;
 /// What the edge knows about one RPC. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
-    /// The process that asks.
-    pub caller: Caller,
-    /// The connection on which it asks.
+    /// The connection on which it is asked.
     pub app: AppConnection,
     /// When the answer is of no use any more (`grpc-timeout`, counted from the arrival of the headers).
     pub deadline: Deadline,
@@ -47,6 +45,12 @@ impl RequestContext {
             .ok_or_else(|| Error::internal("the request has no context"))
     }
 
+    /// The process that asks.
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        self.app.caller()
+    }
+
     /// Reads the headers of a request that arrives now.
     ///
     /// # Errors
@@ -61,7 +65,6 @@ impl RequestContext {
             .filter(|id| id.len() <= MAX_REQUEST_ID && !id.is_empty())
             .filter(|id| id.bytes().all(|byte| byte.is_ascii_graphic()));
         Ok(Self {
-            caller: app.caller(),
             app: app.clone(),
             deadline,
             request_id: match request_id {

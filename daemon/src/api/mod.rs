@@ -94,7 +94,7 @@ impl Shared {
     /// # Errors
     /// `CALLER_NOT_ALLOWED` if the caller may not use it, `INVALID_FIELD` if it is no name.
     fn namespace(&self, context: &RequestContext, name: &str) -> Result<Namespace> {
-        self.access.namespace(context.caller, name)
+        self.access.namespace(context.caller(), name)
     }
 }
 

@@ -42,7 +42,7 @@ impl UpdateService for Echo {
         request: Request<v1::StreamUpdatesRequest>,
     ) -> Result<Response<Updates>, Status> {
         let context = RequestContext::of(&request)?;
-        let seen = format!("{} {}", context.request_id, context.caller.uid);
+        let seen = format!("{} {}", context.request_id, context.caller().uid);
         let first = v1::StreamUpdatesResponse {
             resume_token: seen,
             ..Default::default()

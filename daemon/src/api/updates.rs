@@ -74,7 +74,7 @@ impl Updates {
         Ok(Subscriber {
             store,
             access: self.0.access.clone(),
-            caller: context.caller,
+            caller: context.caller(),
             filter,
             head,
             shutdown: self.0.shutdown.clone(),

@@ -408,7 +408,8 @@ impl Link {
     }
 }
 
-fn closed_error() -> Error {
+/// What whoever asks for something over a link is told that is no more.
+pub(super) fn closed_error() -> Error {
     Error::new(
         Reason::UpstreamUnreachable,
         "the connection to the server has ended",

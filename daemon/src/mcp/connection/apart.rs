@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::actor::{fault_of, jitter};
 use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::error::{Error, Reason, Result};
-use crate::mcp::link::Link;
+use crate::mcp::link::{Link, closed_error};
 use crate::mcp::open::{Approach, Attempt, Dialer, Known, OpenFailed};
 use crate::mcp::state::Spacing;
 use crate::mcp::subscriptions::Subscriptions;
@@ -116,6 +116,7 @@ impl Apart {
     /// # Errors
     /// Why it cannot be opened; `TOO_MANY` at the limit; `DEADLINE_EXCEEDED`.
     pub(super) async fn link(&self, app: &AppConnection, deadline: Deadline) -> Result<Arc<Link>> {
+        let mut again = true;
         loop {
             let mut slot = self.inner.slot(app)?;
             let opened = tokio::select! {
@@ -128,9 +129,11 @@ impl Apart {
                 }
             };
             match opened {
-                Some(Ok(link)) if link.is_lost() => {}
+                // Lost as soon as it was opened: another one may last, and a third is not tried.
+                Some(Ok(link)) if link.is_lost() && std::mem::take(&mut again) => {}
+                Some(Ok(link)) if link.is_lost() => return Err(closed_error()),
                 Some(outcome) => return outcome,
-                None => return Err(ended()),
+                None => return Err(closed_error()),
             }
         }
     }
@@ -148,7 +151,7 @@ impl Inner {
     /// The slot of an app, with a link that is not known to be lost.
     fn slot(self: &Arc<Self>, app: &AppConnection) -> Result<Slot> {
         if self.closed.is_cancelled() {
-            return Err(ended());
+            return Err(closed_error());
         }
         let owner = match self.spec.isolation {
             Isolation::PerConnection => Owner::Connection(app.id()),
@@ -306,11 +309,4 @@ impl Inner {
             slots.remove(&owner);
         }
     }
-}
-
-fn ended() -> Error {
-    Error::new(
-        Reason::UpstreamUnreachable,
-        "the connection to the server has ended",
-    )
 }
