@@ -65,6 +65,19 @@ text_id! {
     ElicitationId
 }
 
+text_id! {
+    /// Id of one sign-in; a `UUIDv7`, so that ids sort by time.
+    SignInId
+}
+
+impl SignInId {
+    /// A fresh id.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self::new(uuid::Uuid::now_v7().to_string())
+    }
+}
+
 impl Namespace {
     /// The namespace of a request that names none.
     pub const DEFAULT: &'static str = "default";
@@ -139,7 +152,7 @@ impl<T: Zeroize> Secret<T> {
         Self(value)
     }
 
-    /// Opens the secret. Only `store::seal` and `mcp::transport` (and later `auth`) may call this.
+    /// Opens the secret. Only `store::seal`, `auth` and `mcp::transport` may call this.
     pub fn expose(&self) -> &T {
         &self.0
     }

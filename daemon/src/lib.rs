@@ -3,6 +3,7 @@
 //! This file builds the parts in order and owns their end; it is the only one that sees all of them.
 
 pub mod api;
+pub mod auth;
 pub mod base;
 pub mod calls;
 pub mod catalog;

@@ -34,23 +34,28 @@ const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 pub fn code(reason: Reason) -> Code {
     match reason {
         Reason::InvalidField => Code::InvalidArgument,
-        Reason::CallerNotAllowed | Reason::ToolNotAllowed | Reason::DestinationBlocked => {
-            Code::PermissionDenied
-        }
+        Reason::CallerNotAllowed
+        | Reason::ToolNotAllowed
+        | Reason::DestinationBlocked
+        | Reason::ScopeNotGranted => Code::PermissionDenied,
         Reason::NamespaceNotFound
         | Reason::ServerNotFound
         | Reason::ToolNotFound
-        | Reason::ElicitationNotFound => Code::NotFound,
+        | Reason::ElicitationNotFound
+        | Reason::SignInNotFound => Code::NotFound,
         Reason::ServerIdTaken => Code::AlreadyExists,
         Reason::SignInRequired
+        | Reason::SignInFailed
+        | Reason::CredentialsRefused
         | Reason::NotConnected
         | Reason::AlreadyResolved
         | Reason::NotAnMcpServer => Code::FailedPrecondition,
         Reason::NotSupported => Code::Unimplemented,
         Reason::Superseded | Reason::EtagMismatch => Code::Aborted,
-        Reason::UpstreamUnreachable | Reason::OutcomeUnknown | Reason::Draining => {
-            Code::Unavailable
-        }
+        Reason::UpstreamUnreachable
+        | Reason::AuthorizationUnavailable
+        | Reason::OutcomeUnknown
+        | Reason::Draining => Code::Unavailable,
         Reason::UpstreamTimeout | Reason::DeadlineExceeded => Code::DeadlineExceeded,
         Reason::Cancelled => Code::Cancelled,
         Reason::TooManyCalls | Reason::TooMany | Reason::MessageTooLarge => Code::ResourceExhausted,
@@ -93,7 +98,10 @@ pub fn to_status(error: &Error) -> Status {
         }
         _ => {}
     }
-    let passing = matches!(reason, Reason::Draining | Reason::UpstreamUnreachable);
+    let passing = matches!(
+        reason,
+        Reason::Draining | Reason::UpstreamUnreachable | Reason::AuthorizationUnavailable
+    );
     let delay = error
         .retry_delay()
         .or_else(|| passing.then_some(DEFAULT_RETRY));
@@ -264,6 +272,11 @@ mod tests {
         ELICITATION_NOT_FOUND NotFound
         SERVER_ID_TAKEN AlreadyExists
         SIGN_IN_REQUIRED FailedPrecondition +PreconditionFailure
+        SIGN_IN_NOT_FOUND NotFound
+        SIGN_IN_FAILED FailedPrecondition +PreconditionFailure
+        CREDENTIALS_REFUSED FailedPrecondition +PreconditionFailure
+        SCOPE_NOT_GRANTED PermissionDenied
+        AUTHORIZATION_UNAVAILABLE Unavailable +RetryInfo
         NOT_CONNECTED FailedPrecondition +PreconditionFailure
         NOT_SUPPORTED Unimplemented
         ALREADY_RESOLVED FailedPrecondition +PreconditionFailure

@@ -278,6 +278,17 @@ fn what_is_printed_gives_the_same_configuration() {
     assert_eq!(Config::load(&again).unwrap(), config);
 }
 
+/// Keys of the annotated file that are not set by default, or go by the surroundings.
+const UNSET: [&str; 7] = [
+    "data_dir",
+    "path",
+    "key_file",
+    "callback_url",
+    "success_redirect",
+    "error_redirect",
+    "client_metadata_url",
+];
+
 #[test]
 fn the_annotated_file_has_every_key_with_its_default() {
     let annotated = include_str!("../../../systemd/config.toml");
@@ -287,10 +298,10 @@ fn the_annotated_file_has_every_key_with_its_default() {
     let mut text = String::new();
     for line in annotated.lines() {
         in_access = (in_access || line == "#[[access]]") && !line.is_empty();
-        // By default there is no rule, the key file has no path, and the two paths go by the surroundings.
+        // By default there is no rule, some keys are not set, and the two paths go by the surroundings.
         let key = line.strip_prefix('#').filter(is_key).filter(|key| {
             let name = key.split(' ').next().unwrap_or_default();
-            !in_access && !["data_dir", "path", "key_file"].contains(&name)
+            !in_access && !UNSET.contains(&name)
         });
         text.push_str(key.unwrap_or(if line.starts_with('[') { line } else { "" }));
         text.push('\n');

@@ -451,7 +451,7 @@ impl Store {
     fn seal(&self, record: &ServerRecord) -> Result<Option<Vec<u8>>> {
         self.0
             .sealer
-            .seal_secrets(&record.key, record.spec.secrets())
+            .seal_secrets(&record.key, &record.spec.secrets())
     }
 
     async fn durable<T: Send + 'static>(

@@ -124,7 +124,7 @@ impl Sealer {
     pub(super) fn seal_secrets(
         &self,
         server: &ServerKey,
-        secrets: &[NamedSecret],
+        secrets: &[&NamedSecret],
     ) -> Result<Option<Vec<u8>>> {
         if secrets.is_empty() {
             return Ok(None);
@@ -164,7 +164,7 @@ impl Sealer {
         &self,
         server: &ServerKey,
         blob: Option<&[u8]>,
-        secrets: &mut [NamedSecret],
+        secrets: &mut [&mut NamedSecret],
     ) -> bool {
         let Some(blob) = blob else {
             return secrets.is_empty();
@@ -367,24 +367,36 @@ mod tests {
         values.iter().map(named).collect()
     }
 
+    fn refs(secrets: &[NamedSecret]) -> Vec<&NamedSecret> {
+        secrets.iter().collect()
+    }
+
+    fn muts(secrets: &mut [NamedSecret]) -> Vec<&mut NamedSecret> {
+        secrets.iter_mut().collect()
+    }
+
     #[test]
     fn a_blob_opens_only_where_it_was_sealed() {
         let sealer = Sealer::new(&[7; KEY_LEN]).unwrap();
         let values = secrets(&["hunter2".to_owned(), String::new()]);
         let home = server("a", "bc");
-        let blob = sealer.seal_secrets(&home, &values).unwrap().unwrap();
+        let blob = sealer.seal_secrets(&home, &refs(&values)).unwrap().unwrap();
         let mut opened = secrets(&[String::new(), String::new()]);
-        assert!(sealer.open_secrets(&home, Some(&blob), &mut opened));
+        assert!(sealer.open_secrets(&home, Some(&blob), &mut muts(&mut opened)));
         assert_eq!(opened, values);
         for away in [server("ab", "c"), server("a", "b"), server("b", "bc")] {
             let mut kept = secrets(&[String::new(), String::new()]);
-            assert!(!sealer.open_secrets(&away, Some(&blob), &mut kept));
+            assert!(!sealer.open_secrets(&away, Some(&blob), &mut muts(&mut kept)));
             assert!(kept.iter().all(|secret| secret.value.expose().is_empty()));
         }
         let other = Sealer::new(&[8; KEY_LEN]).unwrap();
-        assert!(!other.open_secrets(&home, Some(&blob), &mut opened));
-        assert!(!sealer.open_secrets(&home, Some(&blob), &mut secrets(&["one".to_owned()])));
-        assert!(!sealer.open_secrets(&home, None, &mut opened));
+        assert!(!other.open_secrets(&home, Some(&blob), &mut muts(&mut opened)));
+        assert!(!sealer.open_secrets(
+            &home,
+            Some(&blob),
+            &mut muts(&mut secrets(&["one".to_owned()]))
+        ));
+        assert!(!sealer.open_secrets(&home, None, &mut muts(&mut opened)));
         assert!(sealer.open_secrets(&home, None, &mut []));
     }
 
@@ -435,14 +447,14 @@ mod tests {
             let sealer = Sealer::new(&[7; KEY_LEN]).unwrap();
             let home = server("default", "github");
             let sealed = secrets(&values);
-            let mut blob = sealer.seal_secrets(&home, &sealed).unwrap().unwrap();
+            let mut blob = sealer.seal_secrets(&home, &refs(&sealed)).unwrap().unwrap();
             let mut opened = secrets(&vec![String::new(); values.len()]);
-            assert!(sealer.open_secrets(&home, Some(&blob), &mut opened));
+            assert!(sealer.open_secrets(&home, Some(&blob), &mut muts(&mut opened)));
             assert_eq!(&opened, &sealed);
-            assert!(!sealer.open_secrets(&home, Some(&noise), &mut opened));
+            assert!(!sealer.open_secrets(&home, Some(&noise), &mut muts(&mut opened)));
             let at = at.index(blob.len());
             blob[at] ^= 1;
-            assert!(!sealer.open_secrets(&home, Some(&blob), &mut opened));
+            assert!(!sealer.open_secrets(&home, Some(&blob), &mut muts(&mut opened)));
         }
     }
 }

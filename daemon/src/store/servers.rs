@@ -249,7 +249,11 @@ pub(super) fn start_over(changes: &mut Changes<'_>, sealer: &Sealer) -> Result<V
         mut record, sealed, ..
     } in stored
     {
-        let opened = sealer.open_secrets(&record.key, sealed.as_deref(), record.spec.secrets_mut());
+        let opened = sealer.open_secrets(
+            &record.key,
+            sealed.as_deref(),
+            &mut record.spec.secrets_mut(),
+        );
         record.connect &= opened;
         record.session = session(connection, &record.key, sealer)?;
         let status = ServerStatus {
