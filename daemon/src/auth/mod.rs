@@ -4,3 +4,11 @@
 //! `challenge`, `discovery`, `registration`, `token` and `jose` are what is said to servers; `web` is the only way to
 //! them. Never shows a secret, never sends one anywhere but to whom it belongs, and never lets anything that is not
 //! verified change what is stored.
+
+pub mod challenge;
+pub mod discovery;
+pub mod jose;
+pub mod registration;
+mod said;
+pub mod token;
+pub mod web;
