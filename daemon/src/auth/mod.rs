@@ -4,3 +4,5 @@
 //! `challenge`, `discovery`, `registration`, `token` and `jose` are what is said to servers; `web` is the only way to
 //! them. Never shows a secret, never sends one anywhere but to whom it belongs, and never lets anything that is not
 //! verified change what is stored.
+
+pub mod callback;
