@@ -56,8 +56,18 @@ pub struct View {
     pub grant: Option<u64>,
     /// The newest sign-in that is pending.
     pub pending: Option<Pending>,
+    /// Counts sign-ins that have succeeded while the daemon runs.
+    pub signed_in: u64,
     /// Counts what has ended without something in its place: sign-outs, changed settings.
     pub endings: u64,
+}
+
+impl View {
+    /// Whether nothing but a user can bring the server back.
+    #[must_use]
+    pub fn waits_for_user(&self) -> bool {
+        self.grant.is_none() && self.pending.is_some()
+    }
 }
 
 /// A sign-in that waits for its user.
@@ -102,6 +112,7 @@ pub(super) struct State {
     pub(super) challenge: Challenge,
     /// The nonce that the server wants in DPoP proofs.
     nonce: Option<String>,
+    pub(super) signed_in: u64,
     pub(super) endings: u64,
     pub(super) removed: bool,
 }
@@ -191,6 +202,7 @@ impl Account {
             leases: HashMap::new(),
             challenge: Challenge::default(),
             nonce: None,
+            signed_in: 0,
             endings: 0,
             removed: false,
         };
@@ -214,9 +226,11 @@ impl Account {
     /// Shows what has changed. Called after every change of what is shown.
     pub(super) fn publish(&self, state: &State) {
         let now = Clock.wall();
-        let pending = state.sign_ins.iter().rev().find(|sign_in| {
-            sign_in.state == SignInState::Pending && sign_in.expires > now
-        });
+        let pending = state
+            .sign_ins
+            .iter()
+            .rev()
+            .find(|sign_in| sign_in.state == SignInState::Pending && sign_in.expires > now);
         let view = View {
             grant: state.grant.as_ref().map(|held| held.grant.generation),
             pending: pending.map(|sign_in| Pending {
@@ -225,6 +239,7 @@ impl Account {
                 scopes: sign_in.terms.scopes.clone(),
                 expires: sign_in.expires,
             }),
+            signed_in: state.signed_in,
             endings: state.endings,
         };
         self.0.view.send_if_modified(|shown| {
@@ -257,7 +272,10 @@ impl Account {
                 self.renew_beside(held.grant.generation);
                 held
             }
-            Urgency::Now => match self.renew(Some(held.grant.generation), Scopes::default()).await {
+            Urgency::Now => match self
+                .renew(Some(held.grant.generation), Scopes::default())
+                .await
+            {
                 Ok(renewed) => renewed,
                 Err(Trouble::Unavailable(error)) => return Err(error),
                 // Its end is dealt with when the server refuses what is left of it.
@@ -415,7 +433,9 @@ impl Account {
             Err(error)
                 if matches!(
                     error.reason(),
-                    Reason::AuthorizationUnavailable | Reason::ScopeNotGranted | Reason::StoreFailed
+                    Reason::AuthorizationUnavailable
+                        | Reason::ScopeNotGranted
+                        | Reason::StoreFailed
                 ) =>
             {
                 error

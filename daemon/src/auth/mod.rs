@@ -180,7 +180,10 @@ impl Auth {
     }
 
     fn accounts(&self) -> MutexGuard<'_, HashMap<ServerKey, Account>> {
-        self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .accounts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The account at a registered server, made if there is none yet.
@@ -316,7 +319,9 @@ impl Auth {
     /// `SIGN_IN_NOT_FOUND`, `ALREADY_RESOLVED`.
     pub async fn cancel(&self, namespace: &Namespace, id: &SignInId) -> Result<SignIn> {
         let (account, sign_in) = self.find(namespace, id)?;
-        let ended = account.end_sign_in(id, SignInState::Cancelled, None).await?;
+        let ended = account
+            .end_sign_in(id, SignInState::Cancelled, None)
+            .await?;
         ended.ok_or_else(|| already_over(&sign_in, sign_in.state))
     }
 
@@ -367,7 +372,8 @@ impl Auth {
             Ok(_) => Landing::SignedIn { server },
             // Whoever comes twice, or second, has what he wanted.
             Err(error)
-                if error.reason() == Reason::AlreadyResolved && account.watch().borrow().grant.is_some() =>
+                if error.reason() == Reason::AlreadyResolved
+                    && account.watch().borrow().grant.is_some() =>
             {
                 Landing::Already { server }
             }
@@ -387,7 +393,9 @@ impl Account {
                 state.generation = grant.generation;
                 match Held::new(grant) {
                     Ok(held) => state.grant = Some(Arc::new(held)),
-                    Err(error) => tracing::error!(server = %state.key, %error, "stored tokens cannot be used"),
+                    Err(error) => {
+                        tracing::error!(server = %state.key, %error, "stored tokens cannot be used")
+                    }
                 }
             }
             for (_, registration) in stored.registrations {
@@ -405,7 +413,12 @@ impl Account {
             self.expire_in_time(&sign_in);
             let account = self.clone();
             self.0.services.tasks.spawn(async move {
-                let lease = account.0.services.callback.lease_again(&sign_in.redirect_uri).await;
+                let lease = account
+                    .0
+                    .services
+                    .callback
+                    .lease_again(&sign_in.redirect_uri)
+                    .await;
                 let mut state = account.state();
                 let known = state.sign_ins.iter().find(|known| known.id == sign_in.id);
                 if known.is_some_and(|known| known.state == SignInState::Pending) {
@@ -495,7 +508,10 @@ impl Account {
         // The refresh token first: others come from it.
         let refresh = grant.refresh_token.as_ref();
         let refresh = refresh.map(|token| (token, "refresh_token"));
-        for (token, hint) in refresh.into_iter().chain([(&grant.access_token, "access_token")]) {
+        for (token, hint) in refresh
+            .into_iter()
+            .chain([(&grant.access_token, "access_token")])
+        {
             match token::revoke(&web, &grant.terms, token, hint).await {
                 Ok(done) => confirmed &= done,
                 Err(error) => {
@@ -534,7 +550,10 @@ impl Account {
         let pending = pending.filter(|sign_in| sign_in.state == SignInState::Pending);
         AuthStatus {
             renewable,
-            last_failure: state.trouble.as_ref().map(|(error, _)| error.message().to_owned()),
+            last_failure: state
+                .trouble
+                .as_ref()
+                .map(|(error, _)| error.message().to_owned()),
             pending: pending.cloned().collect(),
             grant,
         }

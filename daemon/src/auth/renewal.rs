@@ -214,7 +214,10 @@ impl Account {
         let mut state = self.state();
         let pause = error.retry_delay().map_or_else(
             || {
-                let bound = PAUSE.0.saturating_mul(1 << state.failures.min(8)).min(PAUSE.1);
+                let bound = PAUSE
+                    .0
+                    .saturating_mul(1 << state.failures.min(8))
+                    .min(PAUSE.1);
                 bound.mul_f64(0.5 + jitter() / 2.0)
             },
             |wanted| wanted.min(MAX_RETRY_AFTER),
@@ -222,7 +225,10 @@ impl Account {
         state.failures = state.failures.saturating_add(1);
         tracing::warn!(server = %state.key, %error, ?pause, "tokens could not be renewed");
         let error = error.retry_after(pause);
-        state.trouble = Clock.now().checked_add(pause).map(|until| (error.clone(), until));
+        state.trouble = Clock
+            .now()
+            .checked_add(pause)
+            .map(|until| (error.clone(), until));
         Trouble::Unavailable(error)
     }
 
@@ -278,7 +284,11 @@ impl Account {
         };
         if known {
             let issuer = client.issuer.clone();
-            self.0.services.store.forget_registration(key, issuer).await?;
+            self.0
+                .services
+                .store
+                .forget_registration(key, issuer)
+                .await?;
         }
         Ok(())
     }

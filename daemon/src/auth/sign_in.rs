@@ -42,7 +42,9 @@ impl Account {
     pub(super) async fn begin_if_needed(&self, scopes: Scopes, step_up: bool) -> Begun {
         let running = {
             let mut state = self.state();
-            let enough = Clock.wall().plus(ENOUGH.min(self.0.services.settings.sign_in_expiry / 4));
+            let enough = Clock
+                .wall()
+                .plus(ENOUGH.min(self.0.services.settings.sign_in_expiry / 4));
             let pending = state.sign_ins.iter().rev().find(|sign_in| {
                 sign_in.state == SignInState::Pending
                     && sign_in.expires > enough
@@ -117,7 +119,6 @@ impl Account {
                 format!("server `{}` is not one that users sign in at", key.id),
             ));
         };
-        services.store.check_vault().await?;
         let found = discovery::discover(&web, &url, &challenge, &spec).await?;
         let server = found.server;
         check(&server, code)?;
@@ -149,7 +150,9 @@ impl Account {
             .redirect_uri
             .clone()
             .unwrap_or_else(|| lease.redirect_uri().to_owned());
-        let client = self.client(&web, &server, code, &redirect_uri, &scopes).await?;
+        let client = self
+            .client(&web, &server, code, &redirect_uri, &scopes)
+            .await?;
 
         let terms = Terms {
             server,
@@ -273,8 +276,10 @@ impl Account {
         let Some(sign_in) = self.step(id, SignInState::Pending, end, failure) else {
             return Ok(None);
         };
-        let stored = self.0.services.store;
-        stored.step_sign_in(sign_in.clone(), SignInState::Pending).await?;
+        let store = &self.0.services.store;
+        store
+            .step_sign_in(sign_in.clone(), SignInState::Pending)
+            .await?;
         Ok(Some(sign_in))
     }
 
@@ -330,7 +335,10 @@ impl Account {
                 let failure = if text.is_empty() {
                     format!("the authorization server refused: {}", said(&error, &[]))
                 } else {
-                    format!("the authorization server refused: {} ({text})", said(&error, &[]))
+                    format!(
+                        "the authorization server refused: {} ({text})",
+                        said(&error, &[])
+                    )
                 };
                 if matches!(error.as_str(), "invalid_client" | "unauthorized_client") {
                     self.forget_client(&sign_in.terms.client).await?;
@@ -351,9 +359,9 @@ impl Account {
                 self.0.services.tasks.spawn(async move {
                     let _ = done.send(account.redeem(sign_in, code).await);
                 });
-                outcome.await.unwrap_or_else(|_| {
-                    Err(Error::new(Reason::Draining, "the daemon is stopping"))
-                })
+                outcome
+                    .await
+                    .unwrap_or_else(|_| Err(Error::new(Reason::Draining, "the daemon is stopping")))
             }
         }
     }
@@ -367,11 +375,18 @@ impl Account {
     /// Turns a code into a grant. The `state` is used up from here on, whatever comes.
     async fn redeem(&self, sign_in: SignIn, code: Secret<String>) -> Result<SignIn> {
         let store = &self.0.services.store;
-        if !store.step_sign_in(sign_in.clone(), SignInState::Pending).await? {
+        if !store
+            .step_sign_in(sign_in.clone(), SignInState::Pending)
+            .await?
+        {
             return Err(super::already_over(&sign_in, SignInState::Cancelled));
         }
         let web = self.state().web.clone()?;
-        let key = sign_in.dpop_key.as_ref().map(DpopKey::from_pem).transpose()?;
+        let key = sign_in
+            .dpop_key
+            .as_ref()
+            .map(DpopKey::from_pem)
+            .transpose()?;
         let mut tried = 0;
         let outcome = loop {
             tried += 1;
@@ -449,6 +464,7 @@ impl Account {
             if finished.await? {
                 let mut state = self.state();
                 state.grant = Some(held);
+                state.signed_in += 1;
                 state.unstored = None;
                 (state.trouble, state.failures, state.doubted) = (None, 0, false);
                 for ended in others.iter().chain([&sign_in]) {

@@ -24,7 +24,10 @@ pub(super) async fn assertion(source: &Assertion, dirs: &[PathBuf]) -> Result<Se
     let failed = |what: String| {
         Error::new(
             Reason::CredentialsRefused,
-            format!("the assertion in `{}` cannot be used: {what}", path.display()),
+            format!(
+                "the assertion in `{}` cannot be used: {what}",
+                path.display()
+            ),
         )
     };
     // What it is, not what it is called: a link may lead anywhere.

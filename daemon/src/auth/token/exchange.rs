@@ -141,6 +141,12 @@ impl<'a> Exchange<'a> {
 
     /// Sends a form with the proof of who asks.
     pub(super) async fn submit(&self, form: &[(&str, &str)]) -> Result<Reply, Failure> {
+        let (body, authorization) = self.form(form)?;
+        self.send(body, authorization).await
+    }
+
+    /// A form with who asks, in it or beside it.
+    fn form(&self, form: &[(&str, &str)]) -> Result<(String, Option<HeaderValue>), Failure> {
         let mut body = Serializer::new(String::new());
         body.extend_pairs(form.iter().filter(|(_, value)| !value.is_empty()));
         let id = &self.client.client_id;
@@ -157,7 +163,7 @@ impl<'a> Exchange<'a> {
                 }
             }
         }
-        self.send(body.finish(), authorization).await
+        Ok((body.finish(), authorization))
     }
 
     /// What the answer to a request of the crate comes to.
