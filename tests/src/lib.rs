@@ -17,6 +17,7 @@
 
 pub mod cgroup;
 pub mod clients;
+pub mod conformance;
 pub mod daemon;
 pub mod facts;
 pub mod fake;
