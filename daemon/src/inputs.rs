@@ -10,6 +10,7 @@
 //! [`Ticket`] only talks to its keeper, so that dropping one needs no runtime and cannot be forgotten.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -147,14 +148,14 @@ impl Waiting {
     }
 }
 
-/// The claim to the answer of one question. Dropping it before the answer ends the question as cancelled, see
-/// [`Ticket::void`] for the other end; the write happens in the background.
+/// The claim to the answer of one question. Dropping it before the answer ends the question: as void
+/// if the server is gone, see [`Inputs::ask`], and else as cancelled. The write happens in the background.
 #[derive(Debug)]
 pub struct Ticket {
     id: ElicitationId,
     answer: Option<oneshot::Receiver<Answer>>,
     /// Dropped with the ticket, which tells the keeper that it was abandoned.
-    abandon: Option<oneshot::Sender<QuestionState>>,
+    _abandon: oneshot::Sender<Infallible>,
 }
 
 impl Ticket {
@@ -173,15 +174,6 @@ impl Ticket {
         let answer = receiver.await.unwrap_or(Answer::Cancel);
         self.answer = None;
         answer
-    }
-
-    /// Gives the ticket up because the server can no longer take an answer: the question ends as void instead of
-    /// cancelled.
-    pub fn void(mut self) {
-        if let Some(abandon) = self.abandon.take() {
-            // The keeper is gone if the question has ended, and then there is nothing to say.
-            let _ = abandon.send(QuestionState::Void);
-        }
     }
 }
 
@@ -205,12 +197,16 @@ impl Inputs {
     }
 
     /// Asks. The question is committed, and visible to apps, when this returns. Dropping the future takes the question
-    /// back.
+    /// back, as dropping the ticket does. Once one of `server_gone` is cancelled the server can no longer take an answer.
     ///
     /// # Errors
     /// [`Reason::MessageTooLarge`] if it is, [`Reason::TooMany`] if too many questions are pending,
     /// [`Reason::Draining`] after [`Inputs::close`], [`Reason::StoreFailed`].
-    pub async fn ask(&self, question: NewQuestion) -> Result<Ticket> {
+    pub async fn ask(
+        &self,
+        question: NewQuestion,
+        server_gone: Vec<CancellationToken>,
+    ) -> Result<Ticket> {
         let bytes = question.bytes();
         let most = self.0.config.max_bytes;
         if bytes > most {
@@ -241,12 +237,21 @@ impl Inputs {
         };
         let (answer, answered) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let (abandon, abandoned) = oneshot::channel();
+        let (abandon, abandoned) = oneshot::channel::<Infallible>();
         let (commit, committed) = oneshot::channel();
+        let taken_back = async move {
+            // The sender is dropped with the ticket.
+            let _ = abandoned.await;
+            if server_gone.iter().any(CancellationToken::is_cancelled) {
+                QuestionState::Void
+            } else {
+                QuestionState::Cancelled
+            }
+        };
         let ticket = Ticket {
             id: question.id.clone(),
             answer: Some(answered),
-            abandon: Some(abandon),
+            _abandon: abandon,
         };
         let entry = Entry {
             server: question.server.clone(),
@@ -288,7 +293,7 @@ impl Inputs {
             // Under the lock, so that `close` waits for every keeper.
             self.0
                 .tasks
-                .spawn(keep(inner, question, expiry, commit, ended, abandoned));
+                .spawn(keep(inner, question, expiry, commit, ended, taken_back));
         }
         let lost = || Err(Error::internal("the keeper of a question ended early"));
         committed.await.unwrap_or_else(|_| lost())?;
@@ -420,7 +425,7 @@ async fn keep(
     expiry: Duration,
     commit: oneshot::Sender<Result<()>>,
     mut ended: oneshot::Receiver<()>,
-    abandoned: oneshot::Receiver<QuestionState>,
+    taken_back: impl Future<Output = QuestionState>,
 ) {
     let id = question.id.clone();
     let namespace = question.server.namespace.clone();
@@ -435,8 +440,7 @@ async fn keep(
     let end = tokio::select! {
         biased;
         _ = &mut ended => return,
-        // The sender is dropped with the ticket.
-        state = abandoned => state.unwrap_or(QuestionState::Cancelled),
+        state = taken_back => state,
         () = inner.closing.cancelled() => QuestionState::Void,
         () = expires => QuestionState::Expired,
     };

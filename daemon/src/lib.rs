@@ -33,6 +33,9 @@ use tonic::service::Routes;
 
 use crate::api::socket::{self, Bound};
 use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
+use crate::auth::callback::{Callback, CallbackOptions};
+use crate::auth::web::Web;
+use crate::auth::{Auth, AuthParts, AuthSettings};
 use crate::base::load::Load;
 use crate::calls::Calls;
 use crate::catalog::output::{CheckLimits, Checker};
@@ -102,10 +105,11 @@ impl Daemon {
         let tracker = TaskTracker::new();
         let draining = CancellationToken::new();
         let policy = Policy::new(&config.policy);
-        let client = policy.http_client(ClientOptions {
+        let options = ClientOptions {
             connect_timeout: config.timeouts.connect,
             keepalive: config.reconnect.keepalive_interval,
-        })?;
+        };
+        let client = policy.http_client(options)?;
 
         // The store locks the data directory: of two daemons on one directory the second ends here.
         let opening = store_config(&config);
@@ -129,10 +133,29 @@ impl Daemon {
             },
         );
         let load = Load::default();
+        let (callback, visits) = Callback::new(callback_options(&config), tracker.clone());
+        let auth = Auth::start(AuthParts {
+            settings: auth_settings(&config),
+            store: store.clone(),
+            callback,
+            visits,
+            web: Web::new(
+                client.clone(),
+                policy.clone(),
+                config.auth.request_timeout,
+                config.auth.response_bytes,
+            ),
+            policy: policy.clone(),
+            options,
+            tasks: tracker.clone(),
+            stopping: draining.clone(),
+        });
+        let auth = auth.await?;
         let settings = Arc::new(settings(&config));
         let dialer = Dialer {
             client,
             policy,
+            auth: auth.clone(),
             inputs: inputs.clone(),
             settings: Arc::clone(&settings),
             keeper: Arc::clone(&keeper),
@@ -143,6 +166,7 @@ impl Daemon {
         let shared = Shared {
             access: Access::new(&config.access),
             registry: registry.clone(),
+            auth,
             inputs: inputs.clone(),
             store: store.clone(),
             calls: Calls::new(registry.clone(), settings),
@@ -256,6 +280,30 @@ fn store_config(config: &Config) -> StoreConfig {
             .tail
             .min(usize::try_from(config.updates.keep_count).unwrap_or(usize::MAX)),
         ..defaults
+    }
+}
+
+fn callback_options(config: &Config) -> CallbackOptions {
+    let auth = &config.auth;
+    CallbackOptions {
+        host: auth.callback_host.clone(),
+        port: auth.callback_port,
+        path: auth.callback_path.clone(),
+        public_url: auth.callback_url.clone(),
+        success_redirect: auth.success_redirect.clone(),
+        error_redirect: auth.error_redirect.clone(),
+    }
+}
+
+fn auth_settings(config: &Config) -> AuthSettings {
+    let auth = &config.auth;
+    AuthSettings {
+        renew_before: auth.renew_before,
+        sign_in_expiry: auth.sign_in_expiry,
+        pending_per_server: auth.pending_per_server,
+        client_metadata_url: auth.client_metadata_url.clone(),
+        client_name: auth.client_name.clone(),
+        assertion_dirs: auth.assertion_dirs.clone(),
     }
 }
 

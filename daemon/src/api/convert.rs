@@ -181,7 +181,7 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         last_failure: status.last_failure.map(failure),
         next_retry_time: status.next_retry.map(timestamp),
         failed_attempts: status.failed_attempts,
-        auth_url: String::new(),
+        auth_url: status.auth_url.unwrap_or_default(),
         push: match status.push {
             Push::Unknown => v1::PushState::Unspecified,
             Push::None => v1::PushState::None,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::future::{join_all, poll_immediate};
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_oneof, proptest};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::model::update::Update;
@@ -92,7 +93,7 @@ fn accept() -> Answer {
 #[tokio::test]
 async fn the_first_answer_arrives_and_is_stored_nowhere() {
     let setup = Setup::new(InputsConfig::default());
-    let mut ticket = setup.inputs.ask(form()).await.unwrap();
+    let mut ticket = setup.inputs.ask(form(), Vec::new()).await.unwrap();
     let id = ticket.id().clone();
     let asked = setup
         .inputs
@@ -124,8 +125,8 @@ async fn a_refused_answer_leaves_the_question_pending() {
     let setup = Setup::new(InputsConfig::default());
     let mut ask = form();
     ask.mode = Mode::Url;
-    let url = setup.inputs.ask(ask).await.unwrap();
-    let mut form = setup.inputs.ask(form()).await.unwrap();
+    let url = setup.inputs.ask(ask, Vec::new()).await.unwrap();
+    let mut form = setup.inputs.ask(form(), Vec::new()).await.unwrap();
     let content = |text: &str| Answer::Accept(Some(text.to_owned()));
     for (ticket, answer) in [
         (&url, content("{}")),
@@ -165,7 +166,7 @@ async fn every_wrong_member_is_named_and_none_is_quoted() {
             "age": {"type": "integer", "minimum": 18}}}"#
             .to_owned(),
     );
-    let mut ticket = setup.inputs.ask(ask).await.unwrap();
+    let mut ticket = setup.inputs.ask(ask, Vec::new()).await.unwrap();
     let bad = Answer::Accept(Some(r#"{"age": 17, "mail": "not-a-mail"}"#.to_owned()));
     let refused = setup.respond(ticket.id(), bad).await.unwrap_err();
     assert_eq!(refused.reason(), Reason::InvalidField);
@@ -203,7 +204,7 @@ async fn an_expired_question_is_cancelled() {
         expiry: Duration::ZERO,
         ..InputsConfig::default()
     });
-    let mut ticket = setup.inputs.ask(form()).await.unwrap();
+    let mut ticket = setup.inputs.ask(form(), Vec::new()).await.unwrap();
     assert_eq!(ticket.answered().await, Answer::Cancel);
     assert_eq!(
         setup.states(ticket.id()).await,
@@ -215,14 +216,16 @@ async fn an_expired_question_is_cancelled() {
 async fn an_abandoned_question_ends() {
     for void in [false, true] {
         let setup = Setup::new(InputsConfig::default());
-        let ticket = setup.inputs.ask(form()).await.unwrap();
+        let gone = CancellationToken::new();
+        let asking = setup.inputs.ask(form(), vec![gone.clone()]);
+        let ticket = asking.await.unwrap();
         let end = if void {
-            ticket.void();
+            gone.cancel();
             QuestionState::Void
         } else {
-            drop(ticket);
             QuestionState::Cancelled
         };
+        drop(ticket);
         assert_eq!(setup.only_one_ended().await, [QuestionState::Pending, end]);
         setup.inputs.close().await;
         setup.assert_nobody_waits();
@@ -231,16 +234,28 @@ async fn an_abandoned_question_ends() {
 
 #[tokio::test]
 async fn a_question_that_nobody_waited_for_ends() {
-    let setup = Setup::new(InputsConfig::default());
-    assert!(poll_immediate(setup.inputs.ask(form())).await.is_none());
-    let ended = setup.only_one_ended().await;
-    assert_eq!(ended, [QuestionState::Pending, QuestionState::Cancelled]);
+    for (is_gone, end) in [
+        (false, QuestionState::Cancelled),
+        (true, QuestionState::Void),
+    ] {
+        let setup = Setup::new(InputsConfig::default());
+        let gone = CancellationToken::new();
+        let mut asking = Box::pin(setup.inputs.ask(form(), vec![gone.clone()]));
+        assert!(poll_immediate(&mut asking).await.is_none());
+        if is_gone {
+            gone.cancel();
+        }
+        drop(asking);
+        let ended = setup.only_one_ended().await;
+        assert_eq!(ended, [QuestionState::Pending, end]);
+        setup.inputs.close().await;
+    }
 }
 
 #[tokio::test]
 async fn an_app_that_leaves_does_not_take_its_answer_along() {
     let setup = Setup::new(InputsConfig::default());
-    let mut ticket = setup.inputs.ask(form()).await.unwrap();
+    let mut ticket = setup.inputs.ask(form(), Vec::new()).await.unwrap();
     let id = ticket.id().clone();
     let mut head = setup.store.head();
     head.mark_unchanged();
@@ -255,10 +270,10 @@ async fn an_app_that_leaves_does_not_take_its_answer_along() {
 #[tokio::test]
 async fn void_questions_wake_their_tickets() {
     let setup = Setup::new(InputsConfig::default());
-    let mut ours = setup.inputs.ask(form()).await.unwrap();
+    let mut ours = setup.inputs.ask(form(), Vec::new()).await.unwrap();
     let mut other = form();
     other.server = server("other");
-    let other = setup.inputs.ask(other).await.unwrap();
+    let other = setup.inputs.ask(other, Vec::new()).await.unwrap();
     let ended = setup.store.void_questions(server("git")).await.unwrap();
     assert_eq!(ended, [ours.id().clone()]);
     assert_eq!(ours.answered().await, Answer::Cancel);
@@ -271,28 +286,28 @@ async fn questions_of_one_server_are_bounded() {
         max_pending_per_server: 2,
         ..InputsConfig::default()
     });
-    let first = setup.inputs.ask(form()).await.unwrap();
-    let _second = setup.inputs.ask(form()).await.unwrap();
-    let third = setup.inputs.ask(form()).await.unwrap_err();
+    let first = setup.inputs.ask(form(), Vec::new()).await.unwrap();
+    let _second = setup.inputs.ask(form(), Vec::new()).await.unwrap();
+    let third = setup.inputs.ask(form(), Vec::new()).await.unwrap_err();
     assert_eq!(third.reason(), Reason::TooMany);
     let mut other = form();
     other.server = server("other");
-    let _other = setup.inputs.ask(other).await.unwrap();
+    let _other = setup.inputs.ask(other, Vec::new()).await.unwrap();
     setup.respond(first.id(), accept()).await.unwrap();
-    setup.inputs.ask(form()).await.unwrap();
+    setup.inputs.ask(form(), Vec::new()).await.unwrap();
 }
 
 #[tokio::test]
 async fn closing_ends_what_is_pending() {
     let setup = Setup::new(InputsConfig::default());
-    let mut ticket = setup.inputs.ask(form()).await.unwrap();
+    let mut ticket = setup.inputs.ask(form(), Vec::new()).await.unwrap();
     setup.inputs.close().await;
     assert_eq!(ticket.answered().await, Answer::Cancel);
     assert_eq!(
         setup.states(ticket.id()).await,
         [QuestionState::Pending, QuestionState::Void]
     );
-    let late = setup.inputs.ask(form()).await.unwrap_err();
+    let late = setup.inputs.ask(form(), Vec::new()).await.unwrap_err();
     assert_eq!(late.reason(), Reason::Draining);
     setup.assert_nobody_waits();
     setup.store.close().await.unwrap();
@@ -346,7 +361,9 @@ async fn live(setup: &Setup, life: Life) -> (ElicitationId, Vec<Answer>, Option<
     let (holder, expiry, patience, acts) = life;
     let mut question = form();
     question.expiry = expiry.map(Duration::from_millis);
-    let mut ticket = setup.inputs.ask(question).await.unwrap();
+    let gone = CancellationToken::new();
+    let asking = setup.inputs.ask(question, vec![gone.clone()]);
+    let mut ticket = asking.await.unwrap();
     let id = ticket.id().clone();
     let waits = expiry.is_some() || !acts.is_empty();
     let hold = async move {
@@ -362,7 +379,8 @@ async fn live(setup: &Setup, life: Life) -> (ElicitationId, Vec<Answer>, Option<
                 // A wait that is given up, then the end.
                 poll_immediate(ticket.answered()).await;
                 pause(patience).await;
-                ticket.void();
+                gone.cancel();
+                drop(ticket);
                 None
             }
         }

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::base::ServerKey;
@@ -94,7 +95,7 @@ impl Asker {
         Ok(result.finish())
     }
 
-    /// Puts an elicitation on the queue.
+    /// Puts an elicitation on the queue; see [`Inputs::ask`] for `server_gone`.
     ///
     /// # Errors
     /// Refused with -32602 for a malformed request or a mode that was not advertised; failed with the reason of the queue
@@ -103,6 +104,7 @@ impl Asker {
         &self,
         params: &RawJson,
         call: Option<&Running>,
+        server_gone: Vec<CancellationToken>,
     ) -> Result<Ticket, Unanswered> {
         let text = |name: &str| params.get(name).and_then(|value| value.read::<String>());
         let refused = |message: &str| {
@@ -153,7 +155,8 @@ impl Asker {
             request: params.as_str().to_owned(),
             expiry: None,
         };
-        self.inputs.ask(question).await.map_err(Unanswered::Failed)
+        let asking = self.inputs.ask(question, server_gone);
+        asking.await.map_err(Unanswered::Failed)
     }
 
     /// Writes an answer as an `ElicitResult`.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::auth::View;
 use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
@@ -44,6 +45,8 @@ pub struct Live {
     apart: Option<Apart>,
     /// How long a call waits for the connection.
     connect_bound: Duration,
+    /// How the account stood when the connection last looked at it.
+    authorized: View,
 }
 
 /// A way to reach the actor. Cheap to clone; the actor ends with [`Handle::stop`].
@@ -56,6 +59,8 @@ pub struct Handle {
     subscriptions: Subscriptions,
     /// Somebody looked at lists that are stale.
     stale: Arc<Notify>,
+    /// How the account stands.
+    authorization: watch::Receiver<View>,
 }
 
 /// A command that was accepted. Commands are carried out in the order in which they were accepted, so a caller may let
@@ -111,7 +116,10 @@ impl Handle {
         let journal = Journal::new(dialer.settings.stdio.stderr_tail);
         let subscriptions = Subscriptions::default();
         let stale = Arc::new(Notify::new());
+        let account = dialer.auth.account(&key, &record.spec);
+        let authorization = account.watch();
         let shared = Shared {
+            account,
             journal: journal.clone(),
             subscriptions: subscriptions.clone(),
             stale: Arc::clone(&stale),
@@ -125,6 +133,7 @@ impl Handle {
             journal,
             subscriptions,
             stale,
+            authorization,
         }
     }
 
@@ -229,6 +238,32 @@ impl Handle {
         matches!(tokio::time::timeout(timeout, settled).await, Ok(Ok(_)))
     }
 
+    /// How many sign-ins have succeeded while the daemon runs.
+    #[must_use]
+    pub fn sign_ins(&self) -> u64 {
+        self.authorization.borrow().signed_in
+    }
+
+    /// Waits until more than `before` sign-ins have succeeded. False if the deadline is over first, or nobody is asked to
+    /// sign in any more.
+    pub async fn signed_in(&self, before: u64, deadline: Deadline) -> bool {
+        let mut authorization = self.authorization.clone();
+        loop {
+            {
+                let now = authorization.borrow_and_update();
+                if now.signed_in > before || now.pending.is_none() {
+                    return now.signed_in > before;
+                }
+            }
+            tokio::select! {
+                changed = authorization.changed() => if changed.is_err() {
+                    return false;
+                },
+                () = deadline.elapsed() => return false,
+            }
+        }
+    }
+
     /// The link for calls of an app, and the catalog, as soon as the server can take calls.
     ///
     /// # Errors
@@ -280,6 +315,9 @@ impl Handle {
                     | ConnectionState::Ready,
                     _,
                 ) => {}
+                // Somebody has just signed in, and the connection is about to be opened.
+                (ConnectionState::Authenticating, _)
+                    if self.authorization.borrow().signed_in > now.authorized.signed_in => {}
                 _ => return Err(not_usable(&self.key, &now)),
             }
             tokio::select! {
@@ -310,13 +348,22 @@ pub fn not_usable(key: &ServerKey, live: &Live) -> Error {
             Reason::NotConnected,
             format!("server `{id}` is disconnected on purpose; ConnectServer connects it"),
         ),
-        ConnectionState::Authenticating => Error::new(
-            Reason::SignInRequired,
-            format!(
-                "server `{id}` wants authorization: {}",
-                cause.unwrap_or("it answered with 401")
-            ),
-        ),
+        ConnectionState::Authenticating => {
+            let error = Error::new(
+                Reason::SignInRequired,
+                format!(
+                    "server `{id}` wants authorization: {}",
+                    cause.unwrap_or("it answered with 401")
+                ),
+            );
+            match &live.authorized.pending {
+                Some(pending) => error
+                    .with("auth_url", pending.auth_url.clone())
+                    .with("sign_in_id", pending.id.as_str())
+                    .with("scopes", pending.scopes.to_string()),
+                None => error,
+            }
+        }
         _ => {
             let message = match cause {
                 Some(cause) => format!("server `{id}` cannot be reached: {cause}"),

@@ -331,7 +331,7 @@ impl Link {
             && !self.transport.is_streamable_http()
             && !self.transport.sees_the_end()
             && !self.closed.is_cancelled();
-        if over || loss.error.reason() == Reason::SignInRequired || loss.session_gone() {
+        if over || loss.wants_sign_in() || loss.session_gone() {
             self.report_lost(loss.error.clone());
         } else if matches!(
             loss.error.reason(),

@@ -459,6 +459,16 @@ impl SignInState {
     }
 }
 
+impl SignIn {
+    /// Forgets what only a pending sign-in needs. Its `state` is still recognised.
+    pub fn wipe(&mut self) {
+        self.verifier = Secret::default();
+        self.dpop_key = None;
+        self.terms.client.secret = None;
+        self.terms.client.private_key = None;
+    }
+}
+
 /// One authorization in progress, or its end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SignIn {

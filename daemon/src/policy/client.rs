@@ -9,9 +9,11 @@ use std::time::Duration;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect;
 use url::Url;
+use zeroize::Zeroizing;
 
 use super::{NameVerdict, Policy, blocked, remedy};
 use crate::error::{Error, Result};
+use crate::model::spec::ClientCertificate;
 
 /// Redirects that one request follows.
 const MAX_REDIRECTS: usize = 5;
@@ -46,6 +48,37 @@ impl Policy {
     /// INTERNAL if TLS cannot be set up, for example because the system has no root certificates.
     pub fn http_client(&self, options: ClientOptions) -> Result<reqwest::Client> {
         self.build(options, Arc::new(SystemResolver))
+    }
+
+    /// As [`Policy::http_client`], for one server: it proves itself with a certificate in TLS (RFC 8705).
+    ///
+    /// # Errors
+    /// INVALID_FIELD for a certificate and key that cannot be used together.
+    pub fn identified_client(
+        &self,
+        options: ClientOptions,
+        certificate: &ClientCertificate,
+    ) -> Result<reqwest::Client> {
+        // The key first, then the leaf and its chain.
+        let mut pem = Zeroizing::new(certificate.private_key.value.expose().clone().into_bytes());
+        pem.push(b'\n');
+        pem.extend_from_slice(certificate.chain.as_bytes());
+        let unusable = |cause: &dyn StdError| {
+            Error::invalid(
+                "spec.http.client_certificate",
+                format!("certificate and key cannot be used: {}", chain(cause)),
+            )
+        };
+        let identity = reqwest::Identity::from_pem(&pem).map_err(|cause| unusable(&cause))?;
+        let resolver = GuardedResolver {
+            policy: self.clone(),
+            names: Arc::new(SystemResolver),
+        };
+        let builder = self.builder(options).dns_resolver(Arc::new(resolver));
+        builder
+            .identity(identity)
+            .build()
+            .map_err(|cause| unusable(&cause))
     }
 
     /// An HTTP client for one server on a Unix socket; it connects to nothing else, whatever host a URL or a redirect

@@ -181,6 +181,39 @@ impl Sealer {
         true
     }
 
+    /// Seals values that may be absent for a row of this server; `name` tells it from the server's other rows.
+    pub(super) fn seal_parts(
+        &self,
+        purpose: &str,
+        server: &ServerKey,
+        name: &str,
+        parts: &[Option<&Secret<String>>],
+    ) -> Result<Vec<u8>> {
+        let fields = parts.iter().flat_map(|part| match part {
+            Some(value) => ["1", value.expose().as_str()],
+            None => ["0", ""],
+        });
+        let plain = join(&fields.collect::<Vec<_>>())?;
+        self.seal(&row_data(purpose, server, name), &plain)
+    }
+
+    /// The values that were sealed for this row; `None` if they do not open, or are not that many.
+    pub(super) fn open_parts<const N: usize>(
+        &self,
+        purpose: &str,
+        server: &ServerKey,
+        name: &str,
+        blob: &[u8],
+    ) -> Option<[Option<Secret<String>>; N]> {
+        let plain = self.open(&row_data(purpose, server, name), blob)?;
+        let mut fields = split(&plain)?.into_iter();
+        let mut parts = Vec::with_capacity(N);
+        while let (Some(present), Some(value)) = (fields.next(), fields.next()) {
+            parts.push((present.expose() == "1").then_some(value));
+        }
+        parts.try_into().ok()
+    }
+
     fn seal(&self, associated: &[u8], plain: &[u8]) -> Result<Vec<u8>> {
         let mut body = Zeroizing::new(Vec::with_capacity(plain.len() + AES_256_GCM.tag_len()));
         body.extend_from_slice(plain);
@@ -238,6 +271,11 @@ fn split(plain: &[u8]) -> Option<Vec<Secret<String>>> {
         rest = tail;
     }
     Some(values)
+}
+
+fn row_data(purpose: &str, server: &ServerKey, name: &str) -> Vec<u8> {
+    let server = [server.namespace.as_str(), server.id.as_str()];
+    associated(purpose, &[server[0], server[1], name])
 }
 
 fn server_data(purpose: &str, server: &ServerKey) -> Vec<u8> {

@@ -4,6 +4,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::auth;
 use super::log::Changes;
 use super::questions;
 use super::seal::Sealer;
@@ -104,13 +105,14 @@ pub(super) fn put(
     changes.server(record.view(status))
 }
 
-/// Replaces a server by one with another id; its questions go with it.
+/// Replaces a server by one with another id; its questions, grants and sign-ins go with it.
 pub(super) fn rename(
     changes: &mut Changes<'_>,
     old: &ServerKey,
     record: &ServerRecord,
     status: ServerStatus,
     sealed: Option<&[u8]>,
+    sealer: &Sealer,
 ) -> Result<Revision> {
     if *old == record.key {
         return put(changes, record, status, sealed);
@@ -127,8 +129,10 @@ pub(super) fn rename(
             ),
         ));
     }
+    let authorizations = auth::take_all(changes.connection, sealer, old)?;
     delete(changes, old)?;
     put(changes, record, status, sealed)?;
+    auth::give_all(changes, sealer, authorizations, &record.key)?;
     questions::move_all(changes, old, &record.key)?;
     super::log::head(changes.connection)
 }
@@ -151,6 +155,7 @@ fn delete(changes: &mut Changes<'_>, key: &ServerKey) -> Result<Revision> {
         ));
     }
     forget_session(changes.connection, key)?;
+    auth::delete_all(changes.connection, key)?;
     changes.deleted(&key.namespace, &key.id, Kind::Server, key.id.as_str())
 }
 

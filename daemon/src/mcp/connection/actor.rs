@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use self::lists::{Dirty, Listing, Lists};
 use super::apart::Apart;
 use super::{Command, Live};
+use crate::auth::{Account, View};
 use crate::base::{Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason};
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub(super) journal: Journal,
     pub(super) subscriptions: Subscriptions,
     pub(super) stale: Arc<Notify>,
+    pub(super) account: Account,
 }
 
 pub(super) struct Actor {
@@ -70,6 +72,13 @@ pub(super) struct Actor {
     /// What was before is being closed: nobody waits for it but the next dial, and whoever wants the connection ended.
     closing: Option<JoinHandle<()>>,
     journal: Journal,
+    account: Account,
+    /// How the account stands.
+    authorization: watch::Receiver<View>,
+    /// As of it was dealt with last.
+    authorized: View,
+    /// How many sign-ins had succeeded when the last dial began.
+    dialled_after: u64,
     /// Dials in a row that a process did not survive.
     crashes: u32,
     listing: Option<Listing>,
@@ -99,6 +108,7 @@ enum Wake {
     Listed(Box<Lists>),
     Lost(Error),
     News(News),
+    Authorization,
     Stale,
     Timer,
 }
@@ -133,6 +143,10 @@ impl Actor {
             opening: None,
             closing: None,
             journal: shared.journal,
+            authorization: shared.account.watch(),
+            authorized: View::default(),
+            dialled_after: 0,
+            account: shared.account,
             crashes: 0,
             listing: None,
             dirty: Dirty::default(),
@@ -152,7 +166,12 @@ impl Actor {
 
     #[tracing::instrument(name = "connection", skip_all, fields(server = %self.key))]
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>, connect: bool) {
-        if connect {
+        self.authorized = self.authorization.borrow_and_update().clone();
+        if connect && self.authorized.waits_for_user() {
+            // A sign-in of an earlier run: until somebody has been there, the server would only refuse us again.
+            self.state = State::Authenticating;
+            self.publish().await;
+        } else if connect {
             self.handle(Event::Connect { fresh: false }).await;
         }
         loop {
@@ -178,7 +197,13 @@ impl Actor {
                     if let Some(remains) = remains {
                         self.dispose(async move { remains.close().await });
                     }
-                    let fault = fault_of(&error);
+                    let mut fault = fault_of(&error);
+                    if fault == Fault::Unauthorized
+                        && self.authorization.borrow().signed_in > self.dialled_after
+                    {
+                        // Somebody signed in meanwhile.
+                        fault = Fault::Transient;
+                    }
                     self.crashes = match fault {
                         Fault::Crash => self.crashes.saturating_add(1),
                         _ => 0,
@@ -194,6 +219,7 @@ impl Actor {
                 Wake::Listed(lists) => self.listed(*lists).await,
                 Wake::Lost(error) => self.lost(&error).await,
                 Wake::News(news) => self.news(news).await,
+                Wake::Authorization => self.authorization_changed().await,
                 Wake::Stale => self.read_stale_lists(),
                 Wake::Timer => self.timers().await,
             }
@@ -247,6 +273,8 @@ impl Actor {
             opened = opening => Wake::Opened(opened),
             lists = listing => Wake::Listed(Box::new(lists)),
             () = timer.elapsed() => Wake::Timer,
+            // The account lives as long as the actor.
+            Ok(()) = self.authorization.changed() => Wake::Authorization,
             () = self.stale.notified() => Wake::Stale,
         };
         match &wake {
@@ -321,8 +349,10 @@ impl Actor {
                     approach: Approach::after_crashes(self.crashes),
                     journal: self.journal.clone(),
                     subscriptions: self.subscriptions.clone(),
+                    account: self.account.clone(),
                     cancel: cancel.clone(),
                 };
+                self.dialled_after = self.authorization.borrow().signed_in;
                 let before = self.closing.take();
                 let task = self.dialer.tasks.spawn(async move {
                     if let Some(before) = before {
@@ -511,6 +541,18 @@ impl Actor {
         }
     }
 
+    /// A sign-in has begun, succeeded or ended, or somebody has signed out.
+    async fn authorization_changed(&mut self) {
+        let now = self.authorization.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.authorized, now.clone());
+        let signed_in = now.signed_in > before.signed_in;
+        let waiting = matches!(self.state, State::Authenticating | State::Failed { .. });
+        if (signed_in && waiting) || (now.endings > before.endings && self.link.is_some()) {
+            self.handle(Event::Connect { fresh: true }).await;
+        }
+        self.publish().await;
+    }
+
     async fn timers(&mut self) {
         let now = Clock.now();
         let due = |timer: &mut Option<Instant>| timer.take_if(|at| *at <= now).is_some();
@@ -576,6 +618,7 @@ pub(super) fn fault_of(error: &Error) -> Fault {
         Reason::UpstreamUnreachable
         | Reason::UpstreamTimeout
         | Reason::UpstreamError
+        | Reason::AuthorizationUnavailable
         | Reason::OutcomeUnknown => Fault::Transient,
         _ => Fault::Permanent,
     }

@@ -249,6 +249,7 @@ impl Inner {
             approach: Approach::default(),
             journal: self.journal.clone(),
             subscriptions: Subscriptions::default(),
+            account: self.dialer.auth.account(&key, &self.spec),
             cancel: cancel.clone(),
         };
         let opening = self.dialer.open(&key, &self.spec, attempt);

@@ -115,7 +115,7 @@ pub struct Running {
     asked: AtomicBool,
     pub(super) over: CancellationToken,
     /// The server, or its answer, was lost: whoever answers a question of it now answers nobody.
-    lost: AtomicBool,
+    pub(super) lost: CancellationToken,
     _counted: Counted,
 }
 
@@ -143,11 +143,6 @@ impl Running {
     /// The server is at work: its silence begins anew.
     pub(super) fn sign_of_life(&self) {
         self.questions.send_modify(|_| {});
-    }
-
-    /// Whether the call ended because the server was lost.
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
     }
 
     /// Id of the request that is under way; its progress token.
@@ -355,7 +350,7 @@ impl Link {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(rpc)) => Err(self.redactor.error(Error::upstream(rpc)).into()),
             Err(loss) => {
-                running.lost.store(true, Ordering::Relaxed);
+                running.lost.cancel();
                 Err(self.failure(loss, first, running))
             }
         }
@@ -426,7 +421,7 @@ impl Link {
             task: Mutex::default(),
             asked: AtomicBool::new(false),
             over: CancellationToken::new(),
-            lost: AtomicBool::new(false),
+            lost: CancellationToken::new(),
             _counted: self.calls_made.enter(),
         });
         let mut calls = self.running.lock().unwrap_or_else(PoisonError::into_inner);

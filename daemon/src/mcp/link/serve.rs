@@ -11,10 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::call::{Pause, Running};
 use super::{CallEvent, Link, closed_error};
 use crate::error::{Error, Reason, RpcError};
-use crate::inputs::Ticket;
 use crate::mcp::asker::{Asker, Unanswered};
 use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, ObjectWriter, RawJson, method};
-use crate::model::question::Answer;
 use crate::model::status::Era;
 
 /// Most requests of one server that are being answered at a time.
@@ -196,10 +194,14 @@ impl Link {
             .map(|call| call.over.clone())
             .unwrap_or_default();
         let _pause = Pause::new(calls);
-        let ticket = tokio::select! {
+        // However the wait ends, the question ends as void if the server was lost, and as cancelled if only nobody wants the
+        // answer any longer.
+        let lost = call.as_ref().map(|call| call.lost.clone());
+        let gone = lost.into_iter().chain([self.closed.clone()]).collect();
+        let mut ticket = tokio::select! {
             biased;
             () = self.closed.cancelled() => return Err(Unanswered::Failed(closed_error())),
-            ticket = self.asker.ask(params, call.as_deref()) => ticket?,
+            ticket = self.asker.ask(params, call.as_deref(), gone) => ticket?,
         };
         // The app may be slow to read its own call's events: that must not hold up the answer.
         let id = ticket.id().clone();
@@ -209,11 +211,6 @@ impl Link {
             }
             std::future::pending::<std::convert::Infallible>().await
         };
-        let mut asked = Asked {
-            ticket: Some(ticket),
-            call: call.clone(),
-            closed: self.closed.clone(),
-        };
         tokio::select! {
             biased;
             () = self.closed.cancelled() => Err(Unanswered::Failed(closed_error())),
@@ -221,7 +218,7 @@ impl Link {
                 let ended = Error::new(Reason::Cancelled, "the call has ended");
                 Err(Unanswered::Failed(ended))
             }
-            answer = asked.answered() => Ok(Asker::encode(answer)),
+            answer = ticket.answered() => Ok(Asker::encode(answer)),
             never = announced => match never {},
         }
     }
@@ -246,30 +243,4 @@ fn about_task(answer: RawJson, related: Option<&RawJson>) -> RawJson {
     }
     all.raw("_meta", meta.finish().as_str());
     all.finish()
-}
-
-/// A question that waits for its answer. However the wait ends, it ends as void if the server was lost, and as cancelled if
-/// only nobody wants the answer any longer.
-struct Asked {
-    ticket: Option<Ticket>,
-    call: Option<Arc<Running>>,
-    closed: CancellationToken,
-}
-
-impl Asked {
-    async fn answered(&mut self) -> Answer {
-        match &mut self.ticket {
-            Some(ticket) => ticket.answered().await,
-            None => Answer::Cancel,
-        }
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        let lost = self.closed.is_cancelled() || self.call.as_deref().is_some_and(Running::is_lost);
-        if let Some(ticket) = self.ticket.take_if(|_| lost) {
-            ticket.void();
-        }
-    }
 }

@@ -32,6 +32,7 @@ impl Actor {
             retry_due: self.retry_due,
             apart: self.apart.clone(),
             connect_bound: self.dialer.connect_bound(&self.spec),
+            authorized: self.authorized.clone(),
         });
     }
 
@@ -42,6 +43,8 @@ impl Actor {
             self.status.state = state;
             self.status.since = Clock.wall();
         }
+        let pending = self.authorized.pending.as_ref();
+        self.status.auth_url = pending.map(|pending| pending.auth_url.clone());
         self.status.failed_attempts = self.state.attempts();
         self.status.stderr_tail = self.journal.tail();
         self.show();
