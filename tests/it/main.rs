@@ -22,6 +22,7 @@ mod clock;
 mod crash;
 mod encodings;
 mod eras;
+mod fake_auth;
 mod fidelity;
 mod half_open;
 mod harness;

@@ -16,6 +16,7 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::clients::Clients;
+use crate::fake_auth::planted::{self, Tap};
 use crate::process::{Group, profile_dir, target_dir, workspace_dir};
 use crate::v1::tool_service_client::ToolServiceClient;
 use crate::v1::{CallToolRequest, CallToolResponse};
@@ -96,6 +97,7 @@ pub struct Builder {
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
     cgroup: Option<PathBuf>,
+    watched: bool,
 }
 
 impl Builder {
@@ -129,6 +131,13 @@ impl Builder {
         self
     }
 
+    /// Logs everything and records every answer, so that [`TestDaemon::assert_no_leaks`] can look for secrets.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.watched = true;
+        self
+    }
+
     /// Starts the daemon inside this cgroup.
     #[must_use]
     pub fn cgroup(mut self, directory: &Path) -> Self {
@@ -152,6 +161,7 @@ impl Builder {
             settings: self.settings,
             env: self.env,
             cgroup: self.cgroup,
+            tap: self.watched.then(Tap::default),
         };
         prepared.write_config();
         prepared
@@ -217,10 +227,12 @@ struct Prepared {
     settings: BTreeMap<String, BTreeMap<String, String>>,
     env: Vec<(String, String)>,
     cgroup: Option<PathBuf>,
+    tap: Option<Tap>,
 }
 
 impl Prepared {
     fn write_config(&mut self) {
+        let watched = self.tap.is_some();
         let text = |path: &Path| serde_json::Value::from(path.to_str().unwrap()).to_string();
         let mut put = |section: &str, key: &str, value: String| {
             let section = self.settings.entry(section.to_owned()).or_default();
@@ -228,7 +240,14 @@ impl Prepared {
         };
         put("", "data_dir", text(&self.data));
         put("socket", "path", text(&self.socket));
-        put("log", "filter", "\"info,mcp_sidecard=debug\"".to_owned());
+        // Nobody else may have taken it.
+        put("auth", "callback_port", "0".to_owned());
+        let filter = if watched {
+            "\"trace\""
+        } else {
+            "\"info,mcp_sidecard=debug\""
+        };
+        put("log", "filter", filter.to_owned());
         let mut config = String::new();
         for (section, keys) in &self.settings {
             if !section.is_empty() {
@@ -325,7 +344,11 @@ impl TestDaemon {
 
     /// Clients on a connection of their own, in namespace `default`.
     pub async fn clients(&self) -> Clients {
-        Clients::connect(self.socket()).await
+        let clients = Clients::connect(self.socket()).await;
+        match &self.prepared.tap {
+            Some(tap) => clients.tapped(tap.clone()),
+            None => clients,
+        }
     }
 
     /// Clients on a connection of their own, in another namespace.
@@ -368,6 +391,26 @@ impl TestDaemon {
     /// Everything the daemon has written to its standard streams.
     pub fn log(&self) -> String {
         self.prepared.log()
+    }
+
+    /// No planted secret is in its log, in what it said to apps, or in a file of its data.
+    #[track_caller]
+    pub fn assert_no_leaks(&self) {
+        let leaks = self.leaks();
+        assert!(leaks.is_empty(), "{leaks:#?}");
+    }
+
+    /// The places where planted secrets are.
+    pub fn leaks(&self) -> Vec<String> {
+        let tap = self.prepared.tap.as_ref().expect("the daemon is watched");
+        let log = self.log().into_bytes();
+        let answers = tap.answers();
+        let answers = answers
+            .iter()
+            .map(|answer| ("an answer".to_owned(), &answer[..]));
+        let mut leaks = planted::leaks(answers.chain([("the log".to_owned(), &log[..])]));
+        leaks.extend(planted::leaks_in_files(self.data_dir()));
+        leaks
     }
 
     /// Process id of the running daemon.
