@@ -80,22 +80,12 @@ const PARTS: &[Part] = &[
         "mcp",
         &[
             COMMON,
-            &[
-                "inputs",
-                "catalog",
-                "store",
-                "policy",
-                "processes",
-                "auth",
-            ],
+            &["inputs", "catalog", "store", "policy", "processes", "auth"],
         ],
     ),
     Part(
         "mcp::connection",
-        &[
-            COMMON,
-            &["mcp", "auth", "inputs", "catalog", "store"],
-        ],
+        &[COMMON, &["mcp", "auth", "inputs", "catalog", "store"]],
     ),
     Part(
         "mcp::transport",

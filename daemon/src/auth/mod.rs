@@ -12,6 +12,7 @@ pub mod challenge;
 pub mod discovery;
 mod identity;
 pub mod jose;
+mod life;
 mod redirect;
 pub mod registration;
 mod renewal;
@@ -34,7 +35,6 @@ pub use identity::identity;
 
 pub use account::{Account, Pass, Pending, Verdict, View};
 
-use account::Held;
 use callback::{Callback, Landing, Visit};
 use redirect::Redirect;
 use web::Web;
@@ -384,182 +384,6 @@ impl Auth {
             Err(error) => Landing::Failed {
                 message: error.message().to_owned(),
             },
-        }
-    }
-}
-
-impl Account {
-    /// Takes over what an earlier run of the daemon has stored.
-    fn restore(&self, stored: Authorizations) {
-        let pending: Vec<SignIn> = {
-            let mut state = self.state();
-            for (_, grant) in stored.grants {
-                state.generation = grant.generation;
-                match Held::new(grant) {
-                    Ok(held) => state.grant = Some(Arc::new(held)),
-                    Err(error) => {
-                        tracing::error!(server = %state.key, %error, "stored tokens cannot be used")
-                    }
-                }
-            }
-            for (_, registration) in stored.registrations {
-                let issuer = registration.client.issuer.clone();
-                state.registrations.insert(issuer, registration);
-            }
-            state.sign_ins = stored.sign_ins;
-            state.sign_ins.sort_by(|a, b| a.id.cmp(&b.id));
-            self.publish(&state);
-            let pending = state.sign_ins.iter();
-            let pending = pending.filter(|sign_in| sign_in.state == SignInState::Pending);
-            pending.cloned().collect()
-        };
-        for sign_in in pending {
-            self.expire_in_time(&sign_in);
-            let account = self.clone();
-            self.0.services.tasks.spawn(async move {
-                let lease = account
-                    .0
-                    .services
-                    .callback
-                    .lease_again(&sign_in.redirect_uri)
-                    .await;
-                let mut state = account.state();
-                let known = state.sign_ins.iter().find(|known| known.id == sign_in.id);
-                if known.is_some_and(|known| known.state == SignInState::Pending) {
-                    state.leases.insert(sign_in.id, lease);
-                }
-            });
-        }
-    }
-
-    fn rename(&self, key: &ServerKey) {
-        let mut state = self.state();
-        state.key = key.clone();
-        for sign_in in &mut state.sign_ins {
-            sign_in.key = key.clone();
-        }
-        self.publish(&state);
-    }
-
-    fn find(&self, wanted: impl Fn(&SignIn) -> bool) -> Option<SignIn> {
-        let state = self.state();
-        state.sign_ins.iter().find(|known| wanted(known)).cloned()
-    }
-
-    /// Takes over changed settings. What was granted under others is forgotten, and what is pending ends.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn apply(&self, spec: &ServerSpec) -> Result<()> {
-        let http = account::http_of(spec);
-        let url = http.map(|http| http.url.clone());
-        let web = self.0.services.web_for(http);
-        let changed = {
-            let mut state = self.state();
-            let changed = state.spec != spec.auth || state.url != url;
-            state.spec = spec.auth.clone();
-            state.url = url;
-            state.web = web;
-            if changed {
-                state.challenge = challenge::Challenge::default();
-                state.trouble = None;
-            }
-            changed
-        };
-        if changed {
-            self.let_go().await?;
-        }
-        Ok(())
-    }
-
-    /// Forgets the grant and ends what is pending. Returns the grant.
-    async fn let_go(&self) -> Result<Option<Grant>> {
-        let (grant, pending) = {
-            let state = self.state();
-            let grant = state.grant.as_ref().map(|held| held.grant.clone());
-            let pending = state.sign_ins.iter();
-            let pending = pending.filter(|sign_in| sign_in.state == SignInState::Pending);
-            let pending: Vec<_> = pending.map(|sign_in| sign_in.id.clone()).collect();
-            (grant, pending)
-        };
-        for id in pending {
-            self.end_sign_in(&id, SignInState::Cancelled, None).await?;
-        }
-        if let Some(grant) = &grant {
-            self.forget(grant.generation).await?;
-            let mut state = self.state();
-            state.unstored = None;
-            state.endings += 1;
-            self.publish(&state);
-        }
-        Ok(grant)
-    }
-
-    async fn sign_out(&self) -> Result<(bool, bool)> {
-        let Some(grant) = self.let_go().await? else {
-            return Ok((false, false));
-        };
-        tracing::info!(server = %self.state().key, "signed out");
-        Ok((true, self.revoke(&grant).await))
-    }
-
-    /// Asks the authorization server to revoke the tokens of a grant that is no longer held.
-    async fn revoke(&self, grant: &Grant) -> bool {
-        let Ok(web) = self.state().web.clone() else {
-            return false;
-        };
-        let mut confirmed = true;
-        // The refresh token first: others come from it.
-        let refresh = grant.refresh_token.as_ref();
-        let refresh = refresh.map(|token| (token, "refresh_token"));
-        for (token, hint) in refresh
-            .into_iter()
-            .chain([(&grant.access_token, "access_token")])
-        {
-            match token::revoke(&web, &grant.terms, token, hint).await {
-                Ok(done) => confirmed &= done,
-                Err(error) => {
-                    tracing::info!(%error, "tokens could not be revoked");
-                    return false;
-                }
-            }
-        }
-        confirmed
-    }
-
-    fn remove(&self) {
-        let grant = {
-            let mut state = self.state();
-            state.removed = true;
-            state.leases.clear();
-            state.sign_ins.clear();
-            state.registrations.clear();
-            let grant = state.grant.take();
-            self.publish(&state);
-            grant
-        };
-        if let Some(held) = grant {
-            let account = self.clone();
-            self.0.services.tasks.spawn(async move {
-                account.revoke(&held.grant).await;
-            });
-        }
-    }
-
-    fn status(&self) -> AuthStatus {
-        let grant = self.state().grant.as_ref().map(|held| held.grant.clone());
-        let renewable = grant.as_ref().is_some_and(|grant| self.is_renewable(grant));
-        let state = self.state();
-        let pending = state.sign_ins.iter();
-        let pending = pending.filter(|sign_in| sign_in.state == SignInState::Pending);
-        AuthStatus {
-            renewable,
-            last_failure: state
-                .trouble
-                .as_ref()
-                .map(|(error, _)| error.message().to_owned()),
-            pending: pending.cloned().collect(),
-            grant,
         }
     }
 }

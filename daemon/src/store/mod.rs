@@ -62,7 +62,6 @@ use self::thread::{Durability, ReadThread, WriteThread, Writer};
 use self::token::LogId;
 use crate::base::{ElicitationId, Namespace, Revision, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result};
-use crate::model::auth::{Grant, Registration, SignIn, SignInState};
 use crate::model::question::{Question, QuestionState};
 use crate::model::status::{ServerRecord, ServerStatus, Session, Verdict};
 use crate::model::update::{Body, Filter, Update};
@@ -293,106 +292,6 @@ impl Store {
             None => servers::forget_session(changes.connection, &key),
         };
         self.0.writes.write(Durability::Lazy, run).await
-    }
-
-    /// Everything that is stored of authorization. For the start.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn authorizations(&self) -> Result<Authorizations> {
-        let sealer = Arc::clone(&self.0.sealer);
-        let run = move |connection: &Connection| auth::load(connection, &sealer, None);
-        self.0.reads.read(run).await
-    }
-
-    /// Stores a grant over the one of generation `over` (`None`: over none). Durable. False, and no change, if another one
-    /// is stored, or the server is not registered.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn put_grant(&self, key: ServerKey, grant: Grant, over: Option<u64>) -> Result<bool> {
-        let sealer = Arc::clone(&self.0.sealer);
-        self.durable(move |changes| {
-            auth::put_grant(changes.connection, &sealer, &key, &grant, over)
-        })
-        .await
-    }
-
-    /// Forgets a grant, if it is still of this generation, and tells whether it was. Durable.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn forget_grant(&self, key: ServerKey, generation: u64) -> Result<bool> {
-        self.durable(move |changes| auth::forget_grant(changes.connection, &key, generation))
-            .await
-    }
-
-    /// Stores a client that was registered for a server, in place of the one at the same issuer. Durable.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn put_registration(&self, key: ServerKey, registration: Registration) -> Result<()> {
-        let sealer = Arc::clone(&self.0.sealer);
-        self.durable(move |changes| {
-            auth::put_registration(changes.connection, &sealer, &key, &registration)
-        })
-        .await
-    }
-
-    /// Forgets the client that was registered for a server at this issuer. Durable.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn forget_registration(&self, key: ServerKey, issuer: String) -> Result<()> {
-        self.durable(move |changes| auth::forget_registration(changes.connection, &key, &issuer))
-            .await
-    }
-
-    /// Stores a new sign-in. Durable.
-    ///
-    /// # Errors
-    /// [`Reason::ServerNotFound`] if its server is not registered, [`Reason::StoreFailed`].
-    pub async fn put_sign_in(&self, sign_in: SignIn) -> Result<()> {
-        let sealer = Arc::clone(&self.0.sealer);
-        self.durable(move |changes| auth::put_sign_in(changes, &sealer, &sign_in))
-            .await
-    }
-
-    /// Takes a sign-in from the state `from` to what `sign_in` says, and wipes its secrets from the disk. Durable. False,
-    /// and no change, if it is in another state.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn step_sign_in(&self, sign_in: SignIn, from: SignInState) -> Result<bool> {
-        self.durable(move |changes| auth::step_sign_in(changes.connection, &sign_in, from))
-            .await
-    }
-
-    /// Stores the grant of a sign-in over the one of generation `over`, and that the sign-in has succeeded, and ends
-    /// `others`: all of it, durably, or nothing. False, and no change, if it could not be.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn finish_sign_in(
-        &self,
-        sign_in: SignIn,
-        grant: Grant,
-        over: Option<u64>,
-        others: Vec<SignIn>,
-    ) -> Result<bool> {
-        let sealer = Arc::clone(&self.0.sealer);
-        self.durable(move |changes| {
-            let connection = changes.connection;
-            if !auth::put_grant(connection, &sealer, &sign_in.key, &grant, over)? {
-                return Ok(false);
-            }
-            auth::step_sign_in(connection, &sign_in, SignInState::Redeeming)?;
-            for other in &others {
-                auth::step_sign_in(connection, other, SignInState::Pending)?;
-            }
-            Ok(true)
-        })
-        .await
     }
 
     /// Inserts a question. Durable.

@@ -1,6 +1,8 @@
 //! The actor itself: waits for what happens, lets the machine judge, performs its effects, publishes what is new.
 
+mod authorization;
 mod commands;
+mod faults;
 mod lists;
 mod publish;
 
@@ -11,6 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::faults::fault_of;
 use self::lists::{Dirty, Listing, Lists};
 use super::apart::Apart;
 use super::{Command, Live};
@@ -168,9 +171,7 @@ impl Actor {
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>, connect: bool) {
         self.authorized = self.authorization.borrow_and_update().clone();
         if connect && self.authorized.waits_for_user() {
-            // A sign-in of an earlier run: until somebody has been there, the server would only refuse us again.
-            self.state = State::Authenticating;
-            self.publish().await;
+            self.go_on_waiting().await;
         } else if connect {
             self.handle(Event::Connect { fresh: false }).await;
         }
@@ -197,13 +198,7 @@ impl Actor {
                     if let Some(remains) = remains {
                         self.dispose(async move { remains.close().await });
                     }
-                    let mut fault = fault_of(&error);
-                    if fault == Fault::Unauthorized
-                        && self.authorization.borrow().signed_in > self.dialled_after
-                    {
-                        // Somebody signed in meanwhile.
-                        fault = Fault::Transient;
-                    }
+                    let fault = self.fault_of_dial(&error);
                     self.crashes = match fault {
                         Fault::Crash => self.crashes.saturating_add(1),
                         _ => 0,
@@ -541,18 +536,6 @@ impl Actor {
         }
     }
 
-    /// A sign-in has begun, succeeded or ended, or somebody has signed out.
-    async fn authorization_changed(&mut self) {
-        let now = self.authorization.borrow_and_update().clone();
-        let before = std::mem::replace(&mut self.authorized, now.clone());
-        let signed_in = now.signed_in > before.signed_in;
-        let waiting = matches!(self.state, State::Authenticating | State::Failed { .. });
-        if (signed_in && waiting) || (now.endings > before.endings && self.link.is_some()) {
-            self.handle(Event::Connect { fresh: true }).await;
-        }
-        self.publish().await;
-    }
-
     async fn timers(&mut self) {
         let now = Clock.now();
         let due = |timer: &mut Option<Instant>| timer.take_if(|at| *at <= now).is_some();
@@ -606,22 +589,6 @@ fn soon(interval: Duration) -> Option<Instant> {
     Clock
         .now()
         .checked_add(interval.mul_f64(0.75 + jitter() / 2.0))
-}
-
-pub(super) fn fault_of(error: &Error) -> Fault {
-    let has = |fact| error.facts().iter().any(|(name, _)| *name == fact);
-    let (bad_command, ended) = (has("command"), has("process"));
-    match error.reason() {
-        Reason::SignInRequired => Fault::Unauthorized,
-        Reason::UpstreamUnreachable if bad_command => Fault::Permanent,
-        Reason::UpstreamUnreachable if ended => Fault::Crash,
-        Reason::UpstreamUnreachable
-        | Reason::UpstreamTimeout
-        | Reason::UpstreamError
-        | Reason::AuthorizationUnavailable
-        | Reason::OutcomeUnknown => Fault::Transient,
-        _ => Fault::Permanent,
-    }
 }
 
 /// A number in [0, 1); its quality matters little.
