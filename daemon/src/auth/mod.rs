@@ -12,3 +12,7 @@ pub mod registration;
 mod said;
 pub mod token;
 pub mod web;
+
+#[cfg(test)]
+#[path = "site_tests.rs"]
+mod site;
