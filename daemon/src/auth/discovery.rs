@@ -188,9 +188,9 @@ async fn unlisted(web: &Web, server: &Url, pinned: Option<&str>) -> Result<AuthS
 /// The metadata that belong to an issuer identifier, whatever issuer they name; `None` if there are none.
 async fn at_issuer(web: &Web, issuer: &str) -> Result<Option<AuthServer>> {
     let base = web.url("the issuer of the authorization server", issuer)?;
-    if base.query().is_some() || base.fragment().is_some() {
+    if base.query().is_some() {
         return Err(refused(format!(
-            "the issuer `{}` has a query or a fragment, which RFC 8414 forbids; its operator has to correct that",
+            "the issuer `{}` has a query, which RFC 8414 forbids; its operator has to correct that",
             printable(&base)
         )));
     }

@@ -51,6 +51,7 @@ async fn what_others_name_has_to_be_encrypted_and_allowed() {
         ("", Reason::CredentialsRefused),
         ("https://", Reason::CredentialsRefused),
         ("data:text/plain,x", Reason::CredentialsRefused),
+        ("https://as.example/#part", Reason::CredentialsRefused),
         ("https://as.example/a b", Reason::CredentialsRefused),
         (
             "https://as.example\\@evil.example/",
