@@ -154,6 +154,12 @@ const CONFINED: &[Confined] = &[
         "every client asks the policy",
     ),
     Confined(
+        "oauth2::",
+        &["auth/token"],
+        "one place knows what is said at token endpoints",
+    ),
+    Confined("jsonwebtoken::", &["auth/jose.rs"], "one place signs"),
+    Confined(
         ".expose()",
         &["store/", "store.rs", "mcp/transport", "auth/"],
         "few places open a secret",

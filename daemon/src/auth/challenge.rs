@@ -139,10 +139,9 @@ impl<'a> Reader<'a> {
             let end = self.0.find(|c| !is_token(c)).unwrap_or(self.0.len());
             let (name, rest) = self.0.split_at(end);
             if name.is_empty() {
-                // What cannot be here is skipped.
-                let mut rest = self.0.chars();
-                rest.next()?;
-                self.0 = rest.as_str();
+                // What cannot be here is skipped, up to the next item of the list.
+                let (_, rest) = self.0.split_once(',')?;
+                self.0 = rest;
                 continue;
             }
             let after = rest.trim_start_matches([' ', '\t']);

@@ -159,27 +159,22 @@ async fn unlisted(web: &Web, server: &Url, pinned: Option<&str>) -> Result<AuthS
     let origin = server.origin().ascii_serialization();
     let place = at_root(server, "/.well-known/oauth-authorization-server");
     let Some(pinned) = pinned else {
-        return match server_at(web, &place).await? {
-            Some(found) => {
-                // Nobody has named an issuer, so that of an empty path may be written either way.
-                if found.issuer.strip_suffix('/') == Some(&origin) {
-                    Ok(found)
-                } else {
-                    same_issuer(found, &origin)
-                }
-            }
-            None => {
-                web.check(server)?;
-                let at = |path| Some(String::from(at_root(server, path)));
-                Ok(AuthServer {
-                    issuer: origin,
-                    authorization_endpoint: at("/authorize"),
-                    token_endpoint: at("/token"),
-                    registration_endpoint: at("/register"),
-                    ..AuthServer::default()
-                })
-            }
+        let Some(found) = server_at(web, &place).await? else {
+            web.check(server)?;
+            let at = |path| Some(String::from(at_root(server, path)));
+            return Ok(AuthServer {
+                issuer: origin,
+                authorization_endpoint: at("/authorize"),
+                token_endpoint: at("/token"),
+                registration_endpoint: at("/register"),
+                ..AuthServer::default()
+            });
         };
+        // Nobody has named an issuer, so that of an empty path may be written either way.
+        if found.issuer.strip_suffix('/') == Some(&origin) {
+            return Ok(found);
+        }
+        return same_issuer(found, &origin);
     };
     if let Some(found) = at_issuer(web, pinned).await? {
         return same_issuer(found, pinned);
@@ -193,9 +188,9 @@ async fn unlisted(web: &Web, server: &Url, pinned: Option<&str>) -> Result<AuthS
 /// The metadata that belong to an issuer identifier, whatever issuer they name; `None` if there are none.
 async fn at_issuer(web: &Web, issuer: &str) -> Result<Option<AuthServer>> {
     let base = web.url("the issuer of the authorization server", issuer)?;
-    if base.query().is_some() || base.fragment().is_some() {
+    if base.query().is_some() {
         return Err(refused(format!(
-            "the issuer `{}` has a query or a fragment, which RFC 8414 forbids; its operator has to correct that",
+            "the issuer `{}` has a query, which RFC 8414 forbids; its operator has to correct that",
             printable(&base)
         )));
     }

@@ -22,6 +22,10 @@ pub mod token;
 pub mod web;
 mod workload;
 
+#[cfg(test)]
+#[path = "site_tests.rs"]
+mod site;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -105,7 +105,7 @@ pub async fn redeem(
     redirect_uri: &str,
     dpop: Option<&DpopKey>,
 ) -> Result<Tokens, Failure> {
-    let mut exchange = Exchange::of(web, terms, dpop, Reason::SignInFailed)?;
+    let exchange = Exchange::of(web, terms, dpop, Reason::SignInFailed)?;
     exchange.hide([code, verifier]);
     let redirect_uri = RedirectUrl::new(redirect_uri.to_owned()).map_err(|_| {
         Failure::Refused(Error::internal("the redirect URI of the sign-in is no URL"))
@@ -132,7 +132,7 @@ pub async fn refresh(
     token: &Secret<String>,
     dpop: Option<&DpopKey>,
 ) -> Result<Tokens, Failure> {
-    let mut exchange = Exchange::of(web, terms, dpop, Reason::SignInFailed)?;
+    let exchange = Exchange::of(web, terms, dpop, Reason::SignInFailed)?;
     exchange.hide([token]);
     let token = RefreshToken::new(token.expose().clone());
     let client = exchange.client()?;
@@ -193,7 +193,7 @@ pub async fn enterprise(
         scopes: terms.scopes.clone(),
     };
     let id_token = &spec.id_token.value;
-    let mut exchange = Exchange::of(web, &at_provider, None, Reason::CredentialsRefused)?;
+    let exchange = Exchange::of(web, &at_provider, None, Reason::CredentialsRefused)?;
     exchange.hide([id_token]);
     let scopes = terms.scopes.to_string();
     let answer = exchange
@@ -230,7 +230,7 @@ async fn jwt_bearer(
     assertion: &Secret<String>,
     dpop: Option<&DpopKey>,
 ) -> Result<Tokens, Failure> {
-    let mut exchange = Exchange::of(web, terms, dpop, Reason::CredentialsRefused)?;
+    let exchange = Exchange::of(web, terms, dpop, Reason::CredentialsRefused)?;
     exchange.hide([assertion]);
     let scopes = terms.scopes.to_string();
     let answer = exchange

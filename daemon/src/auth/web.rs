@@ -6,6 +6,7 @@
 //! 200 of a metadata document, so another redirect is no way to one: who looks for metadata takes it as "not here".
 
 use std::error::Error as _;
+use std::fmt;
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
@@ -33,7 +34,6 @@ pub struct Web {
 }
 
 /// An answer, whatever its status.
-#[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -41,6 +41,13 @@ pub(super) struct Reply {
     pub(super) body: Vec<u8>,
     /// The body is longer than the limit.
     pub(super) cut: bool,
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // There may be tokens in it.
+        write!(f, "Reply({}, {} bytes)", self.status, self.body.len())
+    }
 }
 
 impl Reply {
@@ -110,12 +117,14 @@ impl Web {
         } else {
             Url::parse(text).ok()
         };
-        let Some(url) = parsed.filter(|url| url.has_host() && is_plain(text)) else {
+        let Some(url) =
+            parsed.filter(|url| url.has_host() && url.fragment().is_none() && is_plain(text))
+        else {
             let shown: String = text.chars().take(200).collect();
             return Err(Error::new(
                 Reason::CredentialsRefused,
                 format!(
-                    "{what} is `{}`, which is no https URL; its operator has to correct that",
+                    "{what} is `{}`, which is no https URL that can be used; its operator has to correct that",
                     shown.escape_debug()
                 ),
             ));
@@ -207,7 +216,7 @@ pub(super) fn is_redirect(error: &Error) -> bool {
 }
 
 /// That a URL is not usable now.
-pub(super) fn unavailable(url: &Url, what: impl std::fmt::Display) -> Error {
+pub(super) fn unavailable(url: &Url, what: impl fmt::Display) -> Error {
     Error::new(
         Reason::AuthorizationUnavailable,
         format!(

@@ -26,6 +26,8 @@ pub(super) struct Asked<'a> {
     pub(super) issuer: &'a str,
     /// What a definite refusal is.
     pub(super) reason: Reason,
+    /// A proof of possession went along.
+    pub(super) proven: bool,
     pub(super) secrets: Vec<Secret<String>>,
 }
 
@@ -113,6 +115,9 @@ pub(super) fn verdict(reply: Reply, asked: &Asked<'_>) -> Result<Vec<u8>, Failur
                 said(asked.issuer, &[])
             ),
         ))),
+        "use_dpop_nonce" if !asked.proven => Failure::Refused(with(
+            asked.refused("wants tokens to be bound; set `dpop` to DPOP_MODE_REQUIRED"),
+        )),
         "temporarily_unavailable"
         | "server_error"
         | "slow_down"
@@ -185,12 +190,12 @@ impl TokenResponse for Answer {
 }
 
 impl Answer {
-    /// The tokens in it; `proven` says whether a key was shown to bind them to.
-    pub(super) fn tokens(&self, asked: &Asked<'_>, proven: bool) -> Result<Tokens, Failure> {
+    /// The tokens in it.
+    pub(super) fn tokens(&self, asked: &Asked<'_>) -> Result<Tokens, Failure> {
         let access_token = self.access_token.secret();
         let bound = match &self.token_type {
             Kind::Bearer => false,
-            Kind::Dpop if proven => true,
+            Kind::Dpop if asked.proven => true,
             Kind::Dpop => {
                 return Err(Failure::Refused(asked.refused(
                     "binds tokens to a key that it was not shown; set `dpop` to DPOP_MODE_REQUIRED",

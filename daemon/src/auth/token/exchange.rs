@@ -21,6 +21,7 @@ use super::answer::{Answer, Asked, verdict};
 use super::{Failure, Tokens};
 use crate::auth::challenge::nonce;
 use crate::auth::jose::{DpopKey, client_assertion};
+use crate::auth::said::said;
 use crate::auth::web::{Reply, Web};
 use crate::base::{Clock, Secret};
 use crate::error::{Error, Reason, Result};
@@ -70,7 +71,7 @@ impl<'a> Exchange<'a> {
                 Reason::CredentialsRefused,
                 format!(
                     "the authorization server `{}` has no token endpoint; ask its operator",
-                    terms.server.issuer
+                    said(&terms.server.issuer, &[])
                 ),
             )));
         };
@@ -105,7 +106,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Keeps these out of what is shown of the answer.
-    pub(super) fn hide<'s>(&mut self, secrets: impl IntoIterator<Item = &'s Secret<String>>) {
+    pub(super) fn hide<'s>(&self, secrets: impl IntoIterator<Item = &'s Secret<String>>) {
         for secret in secrets {
             self.remember(secret.clone());
         }
@@ -172,7 +173,7 @@ impl<'a> Exchange<'a> {
         answer: Result<Answer, RequestTokenError<Failure, BasicErrorResponse>>,
     ) -> Result<Tokens, Failure> {
         match answer {
-            Ok(answer) => answer.tokens(&self.asked(), self.dpop.is_some()),
+            Ok(answer) => answer.tokens(&self.asked()),
             Err(RequestTokenError::Request(failure)) => Err(failure),
             Err(_) => Err(self.unreadable()),
         }
@@ -192,7 +193,7 @@ impl<'a> Exchange<'a> {
                 Reason::CredentialsRefused,
                 format!(
                     "the client `{}` has no secret; set `client_secret`",
-                    self.client.client_id
+                    said(&self.client.client_id, &[])
                 ),
             ))),
         }
@@ -270,6 +271,7 @@ impl<'a> Exchange<'a> {
             url: &self.url,
             issuer: self.issuer,
             reason: self.reason,
+            proven: self.dpop.is_some(),
             secrets: secrets.clone(),
         }
     }
