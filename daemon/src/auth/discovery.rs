@@ -176,6 +176,8 @@ async fn unlisted(web: &Web, server: &Url, pinned: Option<&str>) -> Result<AuthS
                     authorization_endpoint: at("/authorize"),
                     token_endpoint: at("/token"),
                     registration_endpoint: at("/register"),
+                    // There is nothing that could say so: that revision demands it of every server.
+                    code_challenge_methods_supported: Some(vec!["S256".to_owned()]),
                     ..AuthServer::default()
                 })
             }
