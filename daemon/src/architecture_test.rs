@@ -86,7 +86,7 @@ const PARTS: &[Part] = &[
                 "store",
                 "policy",
                 "processes",
-                "auth::vault",
+                "auth",
             ],
         ],
     ),
@@ -94,7 +94,7 @@ const PARTS: &[Part] = &[
         "mcp::connection",
         &[
             COMMON,
-            &["mcp", "auth::vault", "inputs", "catalog", "store"],
+            &["mcp", "auth", "inputs", "catalog", "store"],
         ],
     ),
     Part(
@@ -105,6 +105,7 @@ const PARTS: &[Part] = &[
                 "mcp::era",
                 "mcp::headers",
                 "mcp::protocol",
+                "auth",
                 "policy",
                 "processes",
             ],

@@ -257,17 +257,18 @@ pub struct AuthConfig {
     /// listens on both families. There is a listener only while a sign-in is pending.
     pub callback_host: String,
     /// Its port. Default 33433. If it is taken, another one is used for that sign-in; 0: any. A fixed one saves registering
-    /// anew.
+    /// anew, and is needed with `callback_url`.
     pub callback_port: u16,
-    /// Its path, the same for all servers. Default `/oauth/callback`.
+    /// Its path, the same for all servers: letters, digits and `/-._~`. Default `/oauth/callback`.
     pub callback_path: String,
     /// The `https:` URL of the callback where a proxy in front of this host passes it on to the listener; sent to
     /// authorization servers in place of the listener's own. Default: none.
     pub callback_url: Option<String>,
-    /// Where the browser goes when a sign-in has succeeded, in place of the built-in page. Default: none.
-    pub success_redirect: Option<String>,
-    /// Where the browser goes when a sign-in has failed, with `error` added to the query, in place of the built-in page.
+    /// Where the browser goes when a sign-in has succeeded, in place of the built-in page; an `https:` or `http:` URL.
     /// Default: none.
+    pub success_redirect: Option<String>,
+    /// Where the browser goes when a sign-in has failed, with `error` added to the query, in place of the built-in page; an
+    /// `https:` or `http:` URL. Default: none.
     pub error_redirect: Option<String>,
     /// The `https:` URL of the daemon's client metadata document, hosted elsewhere; it is then the client identifier at
     /// authorization servers that read such. Default: none.
@@ -287,7 +288,7 @@ pub struct AuthConfig {
     pub request_timeout: Duration,
     /// Largest answer of an authorization server, and of metadata, in bytes. Default 256 KiB; 4 KiB to 4 MiB.
     pub response_bytes: usize,
-    /// Directories below which assertions of workloads may be read; absolute. Default: none.
+    /// Directories below which assertions of workloads may be read; absolute. At most 100. Default: none.
     pub assertion_dirs: Vec<PathBuf>,
 }
 

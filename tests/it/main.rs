@@ -14,6 +14,7 @@
 
 mod allow_lists;
 mod answers;
+mod bad_authorization;
 mod bad_input;
 mod calls;
 mod cancel;

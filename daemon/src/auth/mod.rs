@@ -10,6 +10,7 @@ pub mod account;
 pub mod callback;
 pub mod challenge;
 pub mod discovery;
+mod identity;
 pub mod jose;
 mod redirect;
 pub mod registration;
@@ -28,6 +29,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+pub use identity::identity;
 
 pub use account::{Account, Pass, Pending, Verdict, View};
 
@@ -78,7 +81,8 @@ impl Services {
         match http.and_then(|http| http.certificate.as_ref()) {
             None => Ok(self.web.clone()),
             Some(certificate) => {
-                let client = self.policy.identified_client(self.options, certificate)?;
+                let identity = identity(certificate)?;
+                let client = self.policy.identified_client(self.options, identity)?;
                 Ok(self.web.with_client(client))
             }
         }

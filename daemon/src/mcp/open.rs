@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::auth::{Account, Auth};
+use crate::auth::{self, Account, Auth};
 use crate::base::ServerKey;
 use crate::base::load::Load;
 use crate::error::{Error, Reason, Result};
@@ -430,7 +430,10 @@ impl Dialer {
         };
         let client = match &spec.certificate {
             None => self.client.clone(),
-            Some(certificate) => self.policy.identified_client(options, certificate)?,
+            Some(certificate) => {
+                let identity = auth::identity(certificate)?;
+                self.policy.identified_client(options, identity)?
+            }
         };
         Http::new(
             client,

@@ -9,11 +9,9 @@ use std::time::Duration;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect;
 use url::Url;
-use zeroize::Zeroizing;
 
 use super::{NameVerdict, Policy, blocked, remedy};
 use crate::error::{Error, Result};
-use crate::model::spec::ClientCertificate;
 
 /// Redirects that one request follows.
 const MAX_REDIRECTS: usize = 5;
@@ -50,35 +48,27 @@ impl Policy {
         self.build(options, Arc::new(SystemResolver))
     }
 
-    /// As [`Policy::http_client`], for one server: it proves itself with a certificate in TLS (RFC 8705).
+    /// As [`Policy::http_client`], for one server: it proves itself in TLS (RFC 8705).
     ///
     /// # Errors
-    /// INVALID_FIELD for a certificate and key that cannot be used together.
+    /// INVALID_FIELD for a certificate that cannot be used with its key.
     pub fn identified_client(
         &self,
         options: ClientOptions,
-        certificate: &ClientCertificate,
+        identity: reqwest::Identity,
     ) -> Result<reqwest::Client> {
-        // The key first, then the leaf and its chain.
-        let mut pem = Zeroizing::new(certificate.private_key.value.expose().clone().into_bytes());
-        pem.push(b'\n');
-        pem.extend_from_slice(certificate.chain.as_bytes());
-        let unusable = |cause: &dyn StdError| {
-            Error::invalid(
-                "spec.http.client_certificate",
-                format!("certificate and key cannot be used: {}", chain(cause)),
-            )
-        };
-        let identity = reqwest::Identity::from_pem(&pem).map_err(|cause| unusable(&cause))?;
         let resolver = GuardedResolver {
             policy: self.clone(),
             names: Arc::new(SystemResolver),
         };
         let builder = self.builder(options).dns_resolver(Arc::new(resolver));
-        builder
-            .identity(identity)
-            .build()
-            .map_err(|cause| unusable(&cause))
+        builder.identity(identity).build().map_err(|cause| {
+            let why = chain(&cause);
+            Error::invalid(
+                "spec.http.client_certificate",
+                format!("the certificate cannot be used: {why}"),
+            )
+        })
     }
 
     /// An HTTP client for one server on a Unix socket; it connects to nothing else, whatever host a URL or a redirect
