@@ -135,9 +135,8 @@ impl SignIns {
                             status.auth_url.is_empty() || status.auth_url != used
                         }
                         ConnectionState::Failed => true,
-                        ConnectionState::Authenticating => {
-                            !status.auth_url.is_empty() && status.auth_url != used
-                        }
+                        // Without a place to sign in it says why there is none.
+                        ConnectionState::Authenticating => status.auth_url != used,
                         _ => false,
                     }
             });
@@ -149,6 +148,12 @@ impl SignIns {
                     return Err(format!("the server is FAILED: {:?}", server.failure()));
                 }
                 ConnectionState::Ready if url.is_empty() => return Ok(server),
+                _ if url.is_empty() => {
+                    return Err(format!(
+                        "there is no place to sign in: {:?}",
+                        server.failure()
+                    ));
+                }
                 _ => self.sign_in(&url).await?,
             }
         }
@@ -224,8 +229,8 @@ impl SignIns {
             | "auth/iss-wrong-issuer"
             | "auth/iss-unexpected"
             | "auth/iss-normalized" => {
-                let refused = self.refusal.starts_with("SIGN_IN_FAILED ");
-                demand("the redirect is refused", refused);
+                let refused = self.refusal.starts_with("INVALID_FIELD ");
+                demand("the redirect is refused, as one that does not fit", refused);
                 demand("the issuer is named", self.refusal.contains("iss"));
             }
             "auth/authorization-server-migration" | "auth/scope-step-up" => {

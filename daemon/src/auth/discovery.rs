@@ -159,22 +159,29 @@ async fn unlisted(web: &Web, server: &Url, pinned: Option<&str>) -> Result<AuthS
     let origin = server.origin().ascii_serialization();
     let place = at_root(server, "/.well-known/oauth-authorization-server");
     let Some(pinned) = pinned else {
-        let Some(found) = server_at(web, &place).await? else {
-            web.check(server)?;
-            let at = |path| Some(String::from(at_root(server, path)));
-            return Ok(AuthServer {
-                issuer: origin,
-                authorization_endpoint: at("/authorize"),
-                token_endpoint: at("/token"),
-                registration_endpoint: at("/register"),
-                ..AuthServer::default()
-            });
+        return match server_at(web, &place).await? {
+            Some(found) => {
+                // Nobody has named an issuer, so that of an empty path may be written either way.
+                if found.issuer.strip_suffix('/') == Some(&origin) {
+                    Ok(found)
+                } else {
+                    same_issuer(found, &origin)
+                }
+            }
+            None => {
+                web.check(server)?;
+                let at = |path| Some(String::from(at_root(server, path)));
+                Ok(AuthServer {
+                    issuer: origin,
+                    authorization_endpoint: at("/authorize"),
+                    token_endpoint: at("/token"),
+                    registration_endpoint: at("/register"),
+                    // There is nothing that could say so: that revision demands it of every server.
+                    code_challenge_methods_supported: Some(vec!["S256".to_owned()]),
+                    ..AuthServer::default()
+                })
+            }
         };
-        // Nobody has named an issuer, so that of an empty path may be written either way.
-        if found.issuer.strip_suffix('/') == Some(&origin) {
-            return Ok(found);
-        }
-        return same_issuer(found, &origin);
     };
     if let Some(found) = at_issuer(web, pinned).await? {
         return same_issuer(found, pinned);
