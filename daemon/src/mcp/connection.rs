@@ -80,6 +80,8 @@ impl Ack {
 enum Command {
     Connect(oneshot::Sender<()>),
     Disconnect(oneshot::Sender<()>),
+    /// What has become of sign-ins is to be noticed now.
+    LookAtAccount(oneshot::Sender<()>),
     /// Answered when the lists have been read, or cannot be.
     Refresh(oneshot::Sender<()>),
     /// New settings; the connection is replaced if it has to be.
@@ -188,6 +190,12 @@ impl Handle {
     /// Ends the connection. Done when it is closed.
     pub async fn disconnect(&self) -> Ack {
         self.tell(Command::Disconnect).await
+    }
+
+    /// Notices what has become of sign-ins. Done when the status shows it, and a connection that waited for one is being
+    /// opened.
+    pub async fn look_at_account(&self) -> Ack {
+        self.tell(Command::LookAtAccount).await
     }
 
     /// Reads the lists again. Done when they have been read, or cannot be.
