@@ -14,6 +14,8 @@
 
 mod allow_lists;
 mod answers;
+mod auth_renewals;
+mod auth_scopes;
 mod bad_authorization;
 mod bad_input;
 mod calls;

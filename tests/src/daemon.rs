@@ -111,6 +111,18 @@ impl Builder {
         self
     }
 
+    /// Sets a configuration key unless it is set already.
+    #[must_use]
+    pub fn or_set(self, key: &str, value: impl Into<toml_value::TomlValue>) -> Self {
+        let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+        let known = self.settings.get(section);
+        if known.is_some_and(|section| section.contains_key(name)) {
+            self
+        } else {
+            self.set(key, value)
+        }
+    }
+
     /// Sets a variable of the daemon's environment.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {

@@ -47,7 +47,9 @@ pub mod prelude {
     pub use crate::facts::{ErrorFacts, ServerFacts, text_of};
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
     pub use crate::fake_auth::{AuthStage, Browser, Decision, Endpoint, FakeAuth, Guard};
+    pub use crate::fake_auth::{Rules, Shape, protected, protected_with, watched};
     pub use crate::fake_stdio::{Form, Helper, Script, StdioFault};
+    pub use crate::sign_in::by_user;
     pub use crate::stage::{Stage, one_and_two, one_and_two_at_once, one_and_two_with};
     pub use crate::updates::Updates;
     pub use crate::v1;

@@ -8,6 +8,14 @@ use crate::clients::Clients;
 use crate::facts::ServerFacts as _;
 use crate::v1::{self, ConnectionState, Server};
 
+/// A user signs in, with these settings.
+pub fn by_user(code: v1::AuthorizationCode) -> v1::Authorization {
+    v1::Authorization {
+        method: Some(v1::authorization::Method::AuthorizationCode(code)),
+        ..Default::default()
+    }
+}
+
 impl Clients {
     /// StartSignIn.
     pub async fn start_sign_in(&self, id: &str) -> Result<v1::SignIn, Status> {

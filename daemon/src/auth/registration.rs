@@ -88,6 +88,7 @@ fn is_good(known: &Registration, wanted: &Wanted<'_>) -> bool {
     let mut uris = wanted.redirect_uris.iter();
     known.client.issuer == wanted.server.issuer
         && uris.all(|uri| known.redirect_uris.contains(uri))
+        && known.scopes.covers(wanted.scopes)
         && known
             .secret_expires
             .is_none_or(|expires| expires > wanted.now)
@@ -301,6 +302,7 @@ fn read(
             algorithm: None,
         },
         redirect_uris: wanted.redirect_uris.to_vec(),
+        scopes: wanted.scopes.clone(),
         secret_expires: expires.map(|seconds| Timestamp(0).plus(Duration::from_secs(seconds))),
         created: wanted.now,
     })

@@ -141,7 +141,11 @@ async fn the_order_is_configured_document_known_registered() {
         secret_expires: Some(NOW),
         ..known.clone()
     };
-    for useless in [elsewhere, moved, expired] {
+    let narrow = Registration {
+        scopes: Scopes::parse("a"),
+        ..known.clone()
+    };
+    for useless in [elsewhere, moved, expired, narrow] {
         let choice = document.choose(&plain, Some(&useless)).await.unwrap();
         assert!(matches!(choice, Choice::New(_)), "{useless:?}");
     }

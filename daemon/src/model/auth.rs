@@ -353,6 +353,9 @@ pub struct Registration {
     pub client: Client,
     /// The redirect URIs that it was registered with.
     pub redirect_uris: Vec<String>,
+    /// The scopes that it was registered for: some authorization servers let it ask for no others.
+    #[serde(default)]
+    pub scopes: Scopes,
     /// When its secret expires; `None`: never.
     pub secret_expires: Option<Timestamp>,
     /// When it was registered.

@@ -166,7 +166,11 @@ fn redirect(
         }
         let said = issuer.unwrap_or_else(|| {
             if shape.says_issuer {
-                inner.issuer()
+                let named = shape
+                    .metadata
+                    .get("issuer")
+                    .and_then(|issuer| issuer.as_str());
+                named.map_or_else(|| inner.issuer(), str::to_owned)
             } else {
                 String::new()
             }

@@ -84,9 +84,13 @@ pub struct Guard(Arc<Inner>);
 impl Guard {
     /// Protects a server.
     pub fn before(fake: &FakeMcp, auth: &FakeAuth) -> Self {
-        let url = fake.url();
-        let origin = fake.origin();
-        let path = url[origin.len()..].to_owned();
+        Self::at(&fake.origin(), fake, auth)
+    }
+
+    /// Protects a server that is known by this origin.
+    pub fn at(origin: &str, fake: &FakeMcp, auth: &FakeAuth) -> Self {
+        let path = fake.url()[fake.origin().len()..].to_owned();
+        let (origin, url) = (origin.to_owned(), format!("{origin}{path}"));
         let guard = Self(Arc::new(Inner {
             origin,
             path,
@@ -203,7 +207,7 @@ impl Inner {
             }
             return json(&self.document(&rules));
         }
-        let endpoint = path == self.path || path == "/messages";
+        let endpoint = path.trim_end_matches('/') == self.path || path == "/messages";
         if !endpoint {
             return Reply::Raw(404, Vec::new(), Bytes::new());
         }

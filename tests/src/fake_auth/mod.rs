@@ -153,6 +153,8 @@ struct Inner {
     hooks: Mutex<HashMap<Endpoint, Hook>>,
     gates: Mutex<HashMap<Endpoint, watch::Receiver<bool>>>,
     delays: Mutex<HashMap<Endpoint, Duration>>,
+    /// The next answers that are lost.
+    losses: Mutex<HashMap<Endpoint, usize>>,
     faults: Mutex<Vec<String>>,
     proofs: Mutex<HashSet<String>>,
     trusted: Mutex<Vec<PublicKey>>,
@@ -200,6 +202,7 @@ impl FakeAuth {
                 hooks: Mutex::default(),
                 gates: Mutex::default(),
                 delays: Mutex::default(),
+                losses: Mutex::default(),
                 faults: Mutex::default(),
                 proofs: Mutex::default(),
                 trusted: Mutex::default(),
@@ -304,6 +307,17 @@ impl FakeAuth {
     /// Lets an endpoint take this long for every answer.
     pub fn delay(&self, endpoint: Endpoint, delay: Duration) {
         self.inner.delays.lock().unwrap().insert(endpoint, delay);
+    }
+
+    /// Does what the next request to an endpoint wants, and drops the connection in place of an answer.
+    pub fn lose_next_answer(&self, endpoint: Endpoint) {
+        *self
+            .inner
+            .losses
+            .lock()
+            .unwrap()
+            .entry(endpoint)
+            .or_default() += 1;
     }
 
     /// Everything that arrived at an endpoint.
@@ -535,12 +549,20 @@ async fn answer(inner: &Arc<Inner>, arrived: Arrived) -> Reply {
     {
         return reply;
     }
-    match endpoint {
+    let reply = match endpoint {
         Endpoint::Metadata => inner.metadata(&asked.path),
         Endpoint::Authorize => authorize::answer(inner, &asked),
         Endpoint::Token => token::answer(inner, &asked),
         Endpoint::Register => register::answer(inner, &asked),
         Endpoint::Revoke => token::revoke(inner, &asked),
         Endpoint::Elsewhere => plain(404, "nothing is here"),
+    };
+    let mut losses = inner.losses.lock().unwrap();
+    match losses.get_mut(&endpoint) {
+        Some(count) if *count > 0 => {
+            *count -= 1;
+            Reply::Reset
+        }
+        _ => reply,
     }
 }

@@ -9,8 +9,9 @@ use crate::clients::http_spec;
 use crate::daemon::{Builder, TestDaemon};
 use crate::facts::ServerFacts as _;
 use crate::fake::{FakeMcp, tool};
+use crate::peers::reserve_port;
 use crate::stage::Stage;
-use crate::v1::{ConnectionState, ServerSpec};
+use crate::v1::{self, ConnectionState, ServerSpec};
 
 /// A daemon that is watched for leaks of secrets, its apps, a protected server, its authorization server, a browser.
 pub struct AuthStage {
@@ -24,6 +25,10 @@ pub struct AuthStage {
     /// The user's browser.
     pub browser: Browser,
     also: Vec<FakeAuth>,
+    /// Where browsers come back to.
+    callback_port: u16,
+    /// Nobody else gets that port.
+    _reserved: tokio::net::TcpSocket,
 }
 
 impl Deref for AuthStage {
@@ -61,6 +66,8 @@ impl AuthStage {
         let mcp = mcp.tool(tool("echo")).tool(tool("t1")).tool(tool("t2"));
         let mcp = mcp.start().await;
         let guard = Guard::before(&mcp, &auth);
+        let (callback_port, reserved) = reserve_port();
+        let builder = builder.or_set("auth.callback_port", u32::from(callback_port));
         Self {
             stage: Stage::set(builder, count).await,
             mcp,
@@ -68,12 +75,27 @@ impl AuthStage {
             auth,
             browser: Browser::new(),
             also: Vec::new(),
+            callback_port,
+            _reserved: reserved,
         }
+    }
+
+    /// The port where browsers come back to, unless the story set another one. The same for all sign-ins.
+    pub fn callback_port(&self) -> u16 {
+        self.callback_port
     }
 
     /// The settings of the server.
     pub fn spec(&self) -> ServerSpec {
         http_spec("S", &self.mcp.url())
+    }
+
+    /// The settings of the server, and how the daemon gets authorized there.
+    pub fn spec_with(&self, authorization: v1::Authorization) -> ServerSpec {
+        ServerSpec {
+            authorization: Some(authorization),
+            ..self.spec()
+        }
     }
 
     /// The first app registers the server as `s`; every app sees it AUTHENTICATING, with the same place to sign in: that
