@@ -249,12 +249,12 @@ impl Account {
         });
     }
 
-    /// Credentials for a request to the server. A grant that is about to expire is renewed first, or beside it if there is
+    /// Credentials for a request to the server with this body. A grant that is about to expire is renewed first, or beside it if there is
     /// time.
     ///
     /// # Errors
     /// `AUTHORIZATION_UNAVAILABLE` if the grant has expired and cannot be renewed now.
-    pub async fn authorize(&self, method: &str, url: &Url) -> Result<Pass> {
+    pub async fn authorize(&self, method: &str, url: &Url, body: Option<&[u8]>) -> Result<Pass> {
         let held = {
             let state = self.state();
             if let AuthMethod::Bearer(token) = &state.spec.method {
@@ -286,8 +286,12 @@ impl Account {
         headers.insert(AUTHORIZATION, held.header.clone()?);
         if let Some(key) = &held.key {
             let nonce = self.state().nonce.clone();
-            let token = Some(&held.grant.access_token);
-            let proof = key.proof(method, url, token, nonce.as_deref(), Clock.wall())?;
+            let token = &held.grant.access_token;
+            let (nonce, now) = (nonce.as_deref(), Clock.wall());
+            let proof = match body {
+                Some(body) => key.proof_of_body(method, url, token, nonce, body, now)?,
+                None => key.proof(method, url, Some(token), nonce, now)?,
+            };
             let proof = HeaderValue::try_from(proof)
                 .map_err(|_| Error::internal("a DPoP proof is no header value"))?;
             headers.insert(DPOP, proof);
