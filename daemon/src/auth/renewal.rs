@@ -37,8 +37,14 @@ pub(super) type Renewed = Result<Arc<Held>, Trouble>;
 
 impl Account {
     /// New tokens in place of the grant of generation `over`, with more scopes if that is possible. If that grant was
-    /// replaced meanwhile: the one that did. Dropping the future stops nothing.
-    pub(super) async fn renew(&self, over: Option<u64>, more: Scopes) -> Renewed {
+    /// replaced meanwhile: the one that did. `refused`: what the server said when it refused that grant. Dropping the
+    /// future stops nothing.
+    pub(super) async fn renew(
+        &self,
+        over: Option<u64>,
+        more: Scopes,
+        refused: Option<&Challenge>,
+    ) -> Renewed {
         let running = {
             let mut state = self.state();
             if let Some(held) = &state.grant
@@ -54,9 +60,9 @@ impl Account {
                 }
                 (None, _) => {
                     let (done, outcome) = oneshot::channel();
-                    let account = self.clone();
+                    let (account, refused) = (self.clone(), refused.cloned());
                     self.0.services.tasks.spawn(async move {
-                        let outcome = account.renew_now(over, more).await;
+                        let outcome = account.renew_now(over, more, refused).await;
                         account.state().renewing = None;
                         // Nobody may be waiting any more.
                         let _ = done.send(outcome);
@@ -89,13 +95,19 @@ impl Account {
         }
         let account = self.clone();
         self.0.services.tasks.spawn(async move {
-            if let Err(trouble) = account.renew(Some(over), Scopes::default()).await {
+            let renewing = account.renew(Some(over), Scopes::default(), None);
+            if let Err(trouble) = renewing.await {
                 tracing::debug!(?trouble, "a grant was not renewed ahead of time");
             }
         });
     }
 
-    async fn renew_now(&self, over: Option<u64>, more: Scopes) -> Renewed {
+    async fn renew_now(
+        &self,
+        over: Option<u64>,
+        more: Scopes,
+        refused: Option<Challenge>,
+    ) -> Renewed {
         let unstored = self.state().unstored.take();
         if let Some(grant) = unstored {
             return self.keep(grant, over).await;
@@ -107,6 +119,18 @@ impl Account {
         let web = web.map_err(Trouble::Ended)?;
         let before = held.as_ref().map(|held| &held.grant);
         let interactive = spec.is_interactive();
+        if let (Some(grant), Some(challenge)) = (before, &refused)
+            && self.has_moved(grant, challenge).await
+        {
+            let moved = Error::new(
+                Reason::SignInRequired,
+                format!(
+                    "the server names other authorization servers than {} now",
+                    grant.terms.server.issuer
+                ),
+            );
+            return self.end(over, moved).await;
+        }
         let outcome = async {
             let (mut terms, demanded) = match before {
                 Some(grant) => (grant.terms.clone(), false),
