@@ -48,6 +48,7 @@ use crate::mcp::transport::stdio::StdioOptions;
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
 use crate::registry::Registry;
+pub use crate::store::{Keys, Rotated};
 use crate::store::{Store, StoreConfig};
 
 /// What tasks may still do after the last connection has ended.
@@ -270,9 +271,18 @@ impl Daemon {
     }
 }
 
+/// Encrypts all that is secret with another key, while no daemon runs on the data directory. Blocks.
+///
+/// # Errors
+/// STORE_FAILED, with the remedy; what was there before is still there then.
+pub fn rotate_key(config: &Config, keys: &Keys) -> Result<Rotated> {
+    store::rotate_key(&store_config(config), keys)
+}
+
 fn store_config(config: &Config) -> StoreConfig {
     let defaults = StoreConfig::new(&config.data_dir);
     StoreConfig {
+        key_backend: config.vault.backend,
         key_file: config.vault.key_file.clone(),
         keep_updates: config.updates.keep_count,
         keep_age: config.updates.keep_age,

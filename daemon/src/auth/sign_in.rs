@@ -119,6 +119,8 @@ impl Account {
                 format!("server `{}` is not one that users sign in at", key.id),
             ));
         };
+        // What comes of it must be kept: better to know now than when the user has been there (case B40).
+        services.store.check_vault().await?;
         let found = discovery::discover(&web, &url, &challenge, &spec).await?;
         let server = found.server;
         check(&server, code)?;

@@ -14,11 +14,11 @@ use crate::error::{Error, Reason, Result};
 use crate::model::auth::{Client, Grant, Registration, SignIn, SignInState};
 
 /// What grants are sealed for.
-const GRANT: &str = "grant";
+pub(super) const GRANT: &str = "grant";
 /// What registered clients are sealed for.
-const REGISTRATION: &str = "registration";
+pub(super) const REGISTRATION: &str = "registration";
 /// What sign-ins are sealed for.
-const SIGN_IN: &str = "sign-in";
+pub(super) const SIGN_IN: &str = "sign-in";
 
 /// How long a sign-in is known after its end, in milliseconds.
 const KEEP_ENDED: i64 = 60 * 60 * 1000;
@@ -495,13 +495,6 @@ fn each(
         }
     }
     Ok(unreadable)
-}
-
-/// Whether any secret is stored.
-pub(super) fn any_sealed(connection: &Connection) -> Result<bool> {
-    let sql = "SELECT 1 FROM grants UNION ALL SELECT 1 FROM registrations
-               UNION ALL SELECT 1 FROM sign_ins WHERE sealed IS NOT NULL LIMIT 1";
-    Ok(connection.prepare(sql)?.exists([])?)
 }
 
 fn number(generation: u64) -> Result<i64> {

@@ -229,12 +229,6 @@ fn one(connection: &Connection, key: &ServerKey) -> Result<Option<Stored>> {
         .transpose()
 }
 
-/// Whether any secret is stored.
-pub(super) fn any_sealed(connection: &Connection) -> Result<bool> {
-    let sql = "SELECT 1 FROM servers WHERE sealed IS NOT NULL LIMIT 1";
-    Ok(connection.prepare(sql)?.exists([])?)
-}
-
 /// Loads every server for a new run of the daemon: opens the secrets and sets the status back to its beginning.
 ///
 /// A server whose secrets do not open is loaded without them, with `connect` off and the failure in its status; its row
