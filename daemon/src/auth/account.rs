@@ -361,7 +361,7 @@ impl Account {
             if interactive {
                 return Verdict::Failed(self.sign_in_required(&challenge, false).await);
             }
-            return self.after_renewal(self.renew(None, Scopes::default(), None).await);
+            return after_renewal(self.renew(None, Scopes::default(), None).await);
         };
         let generation = held.grant.generation;
         if pass.generation != Some(generation) && may_try {
@@ -374,7 +374,7 @@ impl Account {
                 Err(Trouble::Ended(error)) if interactive => {
                     tracing::info!(%error, "the grant has ended");
                 }
-                outcome => return self.after_renewal(outcome),
+                outcome => return after_renewal(outcome),
             }
         } else if self.has_moved(&held.grant, &challenge).await
             && let Err(error) = self.forget(generation).await
@@ -417,14 +417,7 @@ impl Account {
             return Verdict::Failed(not_granted(&wanted));
         }
         let over = held.map(|held| held.grant.generation);
-        self.after_renewal(self.renew(over, wanted, None).await)
-    }
-
-    fn after_renewal(&self, outcome: Renewed) -> Verdict {
-        match outcome {
-            Ok(_) => Verdict::Again,
-            Err(Trouble::Unavailable(error) | Trouble::Ended(error)) => Verdict::Failed(error),
-        }
+        after_renewal(self.renew(over, wanted, None).await)
     }
 
     /// Begins a sign-in, or goes on with the pending one: the error for whoever wanted something of the server.
@@ -521,6 +514,13 @@ fn bearer(token: &Secret<String>) -> Result<Pass> {
         token: token.clone(),
         ..Pass::default()
     })
+}
+
+fn after_renewal(outcome: Renewed) -> Verdict {
+    match outcome {
+        Ok(_) => Verdict::Again,
+        Err(Trouble::Unavailable(error) | Trouble::Ended(error)) => Verdict::Failed(error),
+    }
 }
 
 fn token_refused(status: u16) -> Error {

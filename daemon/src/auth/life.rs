@@ -21,7 +21,7 @@ impl Account {
                 match Held::new(grant) {
                     Ok(held) => state.grant = Some(Arc::new(held)),
                     Err(error) => {
-                        tracing::error!(server = %state.key, %error, "stored tokens cannot be used")
+                        tracing::error!(server = %state.key, %error, "stored tokens cannot be used");
                     }
                 }
             }

@@ -53,26 +53,25 @@ impl Account {
             if let Some(pending) = pending {
                 return Ok(pending.clone());
             }
-            match &state.beginning {
-                Some(running) => running.clone(),
-                None => {
-                    let (done, outcome) = oneshot::channel();
-                    let (account, scopes) = (self.clone(), scopes.clone());
-                    self.0.services.tasks.spawn(async move {
-                        let outcome = account.begin(scopes, step_up).await;
-                        account.state().beginning = None;
-                        // Nobody may be waiting any more.
-                        let _ = done.send(outcome);
-                    });
-                    let running = outcome
-                        .map(|outcome| {
-                            outcome.unwrap_or_else(|_| Err(Error::internal("a sign-in has ended")))
-                        })
-                        .boxed()
-                        .shared();
-                    state.beginning = Some(running.clone());
-                    running
-                }
+            if let Some(running) = &state.beginning {
+                running.clone()
+            } else {
+                let (done, outcome) = oneshot::channel();
+                let (account, scopes) = (self.clone(), scopes.clone());
+                self.0.services.tasks.spawn(async move {
+                    let outcome = account.begin(scopes, step_up).await;
+                    account.state().beginning = None;
+                    // Nobody may be waiting any more.
+                    let _ = done.send(outcome);
+                });
+                let running = outcome
+                    .map(|outcome| {
+                        outcome.unwrap_or_else(|_| Err(Error::internal("a sign-in has ended")))
+                    })
+                    .boxed()
+                    .shared();
+                state.beginning = Some(running.clone());
+                running
             }
         };
         running.await
