@@ -14,6 +14,7 @@
 
 mod allow_lists;
 mod answers;
+mod auth_discovery;
 mod auth_renewals;
 mod auth_scopes;
 mod bad_authorization;
