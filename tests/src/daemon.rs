@@ -98,6 +98,7 @@ pub struct Builder {
     socket: Option<PathBuf>,
     cgroup: Option<PathBuf>,
     watched: bool,
+    limitable: bool,
 }
 
 impl Builder {
@@ -157,6 +158,13 @@ impl Builder {
         self
     }
 
+    /// Lets [`TestDaemon::limit_files`] be felt as an error, where it would be the end of the process.
+    #[must_use]
+    pub fn limitable(mut self) -> Self {
+        self.limitable = true;
+        self
+    }
+
     fn prepare(self) -> Prepared {
         let home = tempfile::Builder::new()
             .prefix("mcp-sidecar-")
@@ -174,6 +182,7 @@ impl Builder {
             env: self.env,
             cgroup: self.cgroup,
             tap: self.watched.then(Tap::default),
+            limitable: self.limitable,
         };
         prepared.write_config();
         prepared
@@ -192,12 +201,12 @@ impl Builder {
 
     /// Starts a daemon that is expected to give up by itself and waits for its end.
     pub async fn start_and_fail(self) -> (ExitStatus, String) {
-        let prepared = self.prepare();
-        let mut process = prepared.spawn(&daemon_binary().await);
-        let status = process.wait(START_BOUND).await;
-        let log = prepared.log();
-        let status = status.unwrap_or_else(|| panic!("the daemon did not give up; log:\n{log}"));
-        (status, log)
+        self.run(&[]).await
+    }
+
+    /// Runs the program with these arguments to its end: the exit status, and everything that it wrote.
+    pub async fn run(self, arguments: &[&str]) -> (ExitStatus, String) {
+        self.prepare().run(arguments).await
     }
 }
 
@@ -240,6 +249,7 @@ struct Prepared {
     env: Vec<(String, String)>,
     cgroup: Option<PathBuf>,
     tap: Option<Tap>,
+    limitable: bool,
 }
 
 impl Prepared {
@@ -282,12 +292,31 @@ impl Prepared {
     }
 
     fn spawn(&self, program: &Path) -> Group {
+        self.spawn_with(program, &[])
+    }
+
+    async fn run(&self, arguments: &[&str]) -> (ExitStatus, String) {
+        let mut process = self.spawn_with(&daemon_binary().await, arguments);
+        let status = process.wait(START_BOUND).await;
+        let log = self.log();
+        let status = status.unwrap_or_else(|| panic!("it did not give up; log:\n{log}"));
+        (status, log)
+    }
+
+    fn spawn_with(&self, program: &Path, arguments: &[&str]) -> Group {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.log_path())
             .expect("open the log file");
         let mut command = match &self.cgroup {
+            None if self.limitable => {
+                let mut shell = Command::new("sh");
+                shell
+                    .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+                    .arg(program);
+                shell
+            }
             None => Command::new(program),
             Some(directory) => crate::cgroup::command_in(directory, program),
         };
@@ -303,6 +332,7 @@ impl Prepared {
         command
             .arg("--config")
             .arg(&self.config)
+            .args(arguments)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("share the log file"))
@@ -447,6 +477,30 @@ impl TestDaemon {
         process.signal(Signal::TERM);
         let status = process.wait(START_BOUND).await;
         status.unwrap_or_else(|| panic!("the daemon did not stop; its log:\n{}", self.log()))
+    }
+
+    /// Starts the program with the configuration of this daemon and with these arguments, while the daemon does not run.
+    pub async fn command(&self, arguments: &[&str]) -> Group {
+        assert!(self.process.is_none(), "the daemon runs");
+        self.prepared.spawn_with(&daemon_binary().await, arguments)
+    }
+
+    /// The same to its end: the exit status, and everything that was written since the daemon was first started.
+    pub async fn run(&self, arguments: &[&str]) -> (ExitStatus, String) {
+        assert!(self.process.is_none(), "the daemon runs");
+        self.prepared.run(arguments).await
+    }
+
+    /// From now on the daemon can write no file beyond this size, as on a full disk; `None` takes that back. It must be
+    /// [`limitable`](Builder::limitable). Its log has the same limit.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let process = rustix::process::Pid::from_raw(self.pid());
+        let limit = rustix::process::Rlimit {
+            current: bytes,
+            maximum: None,
+        };
+        rustix::process::prlimit(process, rustix::process::Resource::Fsize, limit)
+            .expect("limit the size of files");
     }
 
     /// Starts the daemon again on the same data and socket, after stopping it if it runs.

@@ -7,7 +7,7 @@ use v1::auth_service_server::AuthService;
 use super::context::RequestContext;
 use super::{Shared, convert, input};
 use crate::auth::AuthStatus;
-use crate::base::{Deadline, SignInId};
+use crate::base::{Deadline, ServerKey, SignInId};
 use crate::error::{Error, Result};
 use crate::model::auth::{SignIn, SignInState};
 
@@ -80,6 +80,15 @@ fn status(status: AuthStatus) -> v1::AuthStatus {
     }
 }
 
+impl Auths {
+    /// Has the server's status show what has become of a sign-in before an app is told.
+    async fn show(&self, key: &ServerKey) {
+        if let Ok(server) = self.0.registry.get(&key.namespace, key.id.as_str()) {
+            server.handle.look_at_account().await.done().await;
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl AuthService for Auths {
     async fn start_sign_in(
@@ -93,6 +102,7 @@ impl AuthService for Auths {
         let scopes = input::scopes(request.scopes, "scopes")?;
         let starting = self.0.auth.start_sign_in(&server.record.key, scopes);
         let begun = context.within(starting).await?;
+        self.show(&begun.key).await;
         let sign_in = Some(sign_in(begun));
         Ok(Response::new(v1::StartSignInResponse { sign_in }))
     }
@@ -126,6 +136,7 @@ impl AuthService for Auths {
         let url = &request.redirect_url;
         let completing = self.0.auth.complete(&namespace, url, id.as_ref());
         let completed = context.within(completing).await?;
+        self.show(&completed.key).await;
         let sign_in = Some(sign_in(completed));
         Ok(Response::new(v1::CompleteSignInResponse { sign_in }))
     }
@@ -139,6 +150,7 @@ impl AuthService for Auths {
         let namespace = self.0.namespace(&context, &request.namespace)?;
         let id = sign_in_id(&request.sign_in_id)?;
         let cancelled = self.0.auth.cancel(&namespace, &id).await?;
+        self.show(&cancelled.key).await;
         let sign_in = Some(sign_in(cancelled));
         Ok(Response::new(v1::CancelSignInResponse { sign_in }))
     }
@@ -152,6 +164,7 @@ impl AuthService for Auths {
         let namespace = self.0.namespace(&context, &request.namespace)?;
         let server = self.0.registry.get(&namespace, &request.server_id)?;
         let (was_signed_in, revoked) = self.0.auth.sign_out(&server.record.key).await?;
+        self.show(&server.record.key).await;
         Ok(Response::new(v1::SignOutResponse {
             was_signed_in,
             revoked,

@@ -249,12 +249,12 @@ impl Account {
         });
     }
 
-    /// Credentials for a request to the server. A grant that is about to expire is renewed first, or beside it if there is
-    /// time.
+    /// Credentials for a request to the server with this body. A grant that is about to expire is renewed first, or beside
+    /// it if there is time.
     ///
     /// # Errors
     /// `AUTHORIZATION_UNAVAILABLE` if the grant has expired and cannot be renewed now.
-    pub async fn authorize(&self, method: &str, url: &Url) -> Result<Pass> {
+    pub async fn authorize(&self, method: &str, url: &Url, body: Option<&[u8]>) -> Result<Pass> {
         let held = {
             let state = self.state();
             if let AuthMethod::Bearer(token) = &state.spec.method {
@@ -266,17 +266,17 @@ impl Account {
                 None => return Ok(Pass::default()),
             }
         };
+        let generation = Some(held.grant.generation);
         let held = match self.urgency(&held.grant) {
             Urgency::None => held,
             Urgency::Soon => {
                 self.renew_beside(held.grant.generation);
                 held
             }
-            Urgency::Now => match self
-                .renew(Some(held.grant.generation), Scopes::default())
-                .await
-            {
+            Urgency::Now => match self.renew(generation, Scopes::default(), None).await {
                 Ok(renewed) => renewed,
+                // It may just do once more.
+                Err(Trouble::Unavailable(_)) if !has_expired(&held.grant) => held,
                 Err(Trouble::Unavailable(error)) => return Err(error),
                 // Its end is dealt with when the server refuses what is left of it.
                 Err(Trouble::Ended(_)) => return Ok(Pass::default()),
@@ -286,8 +286,12 @@ impl Account {
         headers.insert(AUTHORIZATION, held.header.clone()?);
         if let Some(key) = &held.key {
             let nonce = self.state().nonce.clone();
-            let token = Some(&held.grant.access_token);
-            let proof = key.proof(method, url, token, nonce.as_deref(), Clock.wall())?;
+            let token = &held.grant.access_token;
+            let (nonce, now) = (nonce.as_deref(), Clock.wall());
+            let proof = match body {
+                Some(body) => key.proof_of_body(method, url, token, nonce, body, now)?,
+                None => key.proof(method, url, Some(token), nonce, now)?,
+            };
             let proof = HeaderValue::try_from(proof)
                 .map_err(|_| Error::internal("a DPoP proof is no header value"))?;
             headers.insert(DPOP, proof);
@@ -357,25 +361,25 @@ impl Account {
             if interactive {
                 return Verdict::Failed(self.sign_in_required(&challenge, false).await);
             }
-            return self.after_renewal(self.renew(None, Scopes::default()).await);
+            return self.after_renewal(self.renew(None, Scopes::default(), None).await);
         };
         let generation = held.grant.generation;
         if pass.generation != Some(generation) && may_try {
             // Renewed by somebody else meanwhile.
             return Verdict::Again;
         }
-        if self.has_moved(&held.grant, &challenge).await {
-            tracing::info!(issuer = %held.grant.terms.server.issuer, "the server names another authorization server");
-            if let Err(error) = self.forget(generation).await {
-                return Verdict::Failed(error);
-            }
-        } else if tried == 0 && self.is_renewable(&held.grant) {
-            match self.renew(Some(generation), Scopes::default()).await {
+        if tried == 0 && self.is_renewable(&held.grant) {
+            let renewing = self.renew(Some(generation), Scopes::default(), Some(&challenge));
+            match renewing.await {
                 Err(Trouble::Ended(error)) if interactive => {
                     tracing::info!(%error, "the grant has ended");
                 }
                 outcome => return self.after_renewal(outcome),
             }
+        } else if self.has_moved(&held.grant, &challenge).await
+            && let Err(error) = self.forget(generation).await
+        {
+            return Verdict::Failed(error);
         }
         if interactive {
             // The grant is kept unless it has ended: the server may be wrong about it, for a while.
@@ -413,7 +417,7 @@ impl Account {
             return Verdict::Failed(not_granted(&wanted));
         }
         let over = held.map(|held| held.grant.generation);
-        self.after_renewal(self.renew(over, wanted).await)
+        self.after_renewal(self.renew(over, wanted, None).await)
     }
 
     fn after_renewal(&self, outcome: Renewed) -> Verdict {
@@ -483,6 +487,10 @@ impl Account {
     pub(super) fn is_renewable(&self, grant: &Grant) -> bool {
         grant.refresh_token.is_some() || !self.state().spec.is_interactive()
     }
+}
+
+fn has_expired(grant: &Grant) -> bool {
+    grant.expires.is_some_and(|expires| expires <= Clock.wall())
 }
 
 fn millis(count: i64) -> Duration {

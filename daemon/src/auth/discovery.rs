@@ -133,11 +133,20 @@ async fn listed(web: &Web, servers: &[String], pinned: Option<&str>) -> Result<A
             None => Err(absent(issuer)),
         };
     };
-    let listed = servers.iter().find(|issuer| *issuer == pinned);
-    // What is pinned may be found at another address.
-    let places = listed.map_or(servers, std::slice::from_ref);
+    // What the pinned one says of itself comes first: whom the server names gets no client of it. Only if it says nothing,
+    // its metadata may be at another address.
+    let is_listed = servers.iter().any(|issuer| issuer == pinned);
+    let own = match at_issuer(web, pinned).await {
+        Err(error) if !is_listed && is_silent(&error) => None,
+        own => own?,
+    };
     let mut others = Vec::new();
-    for place in places {
+    match own {
+        Some(own) if own.issuer == pinned => return Ok(own),
+        own => others.extend(own.map(|own| own.issuer)),
+    }
+    let elsewhere = if is_listed { &[] } else { servers };
+    for place in elsewhere {
         match at_issuer(web, place).await? {
             Some(found) if found.issuer == pinned => return Ok(found),
             Some(found) => others.push(found.issuer),
@@ -153,42 +162,44 @@ async fn listed(web: &Web, servers: &[String], pinned: Option<&str>) -> Result<A
     )))
 }
 
+/// Whether nobody is there at all: an identifier need not be an address where anything is.
+fn is_silent(error: &Error) -> bool {
+    error.reason() == Reason::AuthorizationUnavailable && error.http_status().is_none()
+}
+
 /// The authorization server where the resource lists none.
 async fn unlisted(web: &Web, server: &Url, pinned: Option<&str>) -> Result<AuthServer> {
     // The rules of MCP 2025-03-26: at the root of the server's origin.
     let origin = server.origin().ascii_serialization();
     let place = at_root(server, "/.well-known/oauth-authorization-server");
     let Some(pinned) = pinned else {
-        return match server_at(web, &place).await? {
-            Some(found) => {
-                // Nobody has named an issuer, so that of an empty path may be written either way.
-                if found.issuer.strip_suffix('/') == Some(&origin) {
-                    Ok(found)
-                } else {
-                    same_issuer(found, &origin)
-                }
-            }
-            None => {
-                web.check(server)?;
-                let at = |path| Some(String::from(at_root(server, path)));
-                Ok(AuthServer {
-                    issuer: origin,
-                    authorization_endpoint: at("/authorize"),
-                    token_endpoint: at("/token"),
-                    registration_endpoint: at("/register"),
-                    // There is nothing that could say so: that revision demands it of every server.
-                    code_challenge_methods_supported: Some(vec!["S256".to_owned()]),
-                    ..AuthServer::default()
-                })
-            }
+        let Some(found) = server_at(web, &place).await? else {
+            let at = |path| Some(String::from(at_root(server, path)));
+            return Ok(AuthServer {
+                issuer: origin,
+                authorization_endpoint: at("/authorize"),
+                token_endpoint: at("/token"),
+                registration_endpoint: at("/register"),
+                // There is nothing that could say so: that revision demands it of every server.
+                code_challenge_methods_supported: Some(vec!["S256".to_owned()]),
+                ..AuthServer::default()
+            });
         };
+        // Nobody has named an issuer, so that of an empty path may be written either way.
+        if found.issuer.strip_suffix('/') == Some(&origin) {
+            return Ok(found);
+        }
+        return same_issuer(found, &origin);
     };
-    if let Some(found) = at_issuer(web, pinned).await? {
-        return same_issuer(found, pinned);
-    }
+    let missing = match at_issuer(web, pinned).await {
+        Ok(Some(own)) => return same_issuer(own, pinned),
+        Ok(None) => absent(pinned),
+        Err(error) if is_silent(&error) => error,
+        Err(error) => return Err(error),
+    };
     match server_at(web, &place).await? {
         Some(found) => same_issuer(found, pinned),
-        None => Err(absent(pinned)),
+        None => Err(missing),
     }
 }
 

@@ -403,6 +403,34 @@ async fn a_pin_picks_among_several() {
 }
 
 #[tokio::test]
+async fn a_server_cannot_speak_for_the_pinned_issuer() {
+    let honest = Site::with(|base| vec![(AS, server(base))]).await;
+    let issuer = honest.base.clone();
+    let site = Site::start(move |base, request| match request.target.as_str() {
+        PRM_MCP => answer(
+            200,
+            &json!({"resource": format!("{base}/mcp"), "authorization_servers": [base]}),
+        ),
+        // It claims to be the other one, with endpoints of its own.
+        _ => answer(
+            200,
+            &json!({"issuer": issuer, "token_endpoint": format!("{base}/steal")}),
+        ),
+    })
+    .await;
+    let found = find(&site, &Challenge::default(), &pinned(&honest.base)).await;
+    let token_endpoint = found.unwrap().server.token_endpoint.unwrap();
+    assert_eq!(token_endpoint, format!("{}/token", honest.base));
+    assert_eq!(site.targets(), [PRM_MCP]);
+    // While it has trouble, nobody stands in for it.
+    let down = Site::start(|_, _| message(503, "", "")).await;
+    let error = find(&site, &Challenge::default(), &pinned(&down.base))
+        .await
+        .unwrap_err();
+    assert_eq!(error.reason(), Reason::AuthorizationUnavailable);
+}
+
+#[tokio::test]
 async fn a_listed_server_without_metadata_is_an_error() {
     let site = Site::with(|base| {
         vec![(
@@ -465,13 +493,9 @@ async fn metadata_at_the_root_of_an_old_server_are_used() {
             assert_eq!(found.server.registration_endpoint, None);
         }
         let issuer = issuer.replace("BASE", &site.base);
-        // `other.example` is not asked: it is not encrypted or not reachable in a test.
-        if good {
-            let found = find(&site, &Challenge::default(), &pinned(&issuer))
-                .await
-                .unwrap();
-            assert_eq!(found.server.issuer, issuer);
-        }
+        // Pinned, any of them is meant.
+        let found = find(&site, &Challenge::default(), &pinned(&issuer)).await;
+        assert_eq!(found.unwrap().server.issuer, issuer);
     }
 }
 

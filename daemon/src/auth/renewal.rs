@@ -37,8 +37,14 @@ pub(super) type Renewed = Result<Arc<Held>, Trouble>;
 
 impl Account {
     /// New tokens in place of the grant of generation `over`, with more scopes if that is possible. If that grant was
-    /// replaced meanwhile: the one that did. Dropping the future stops nothing.
-    pub(super) async fn renew(&self, over: Option<u64>, more: Scopes) -> Renewed {
+    /// replaced meanwhile: the one that did. `refused`: what the server said when it refused that grant. Dropping the
+    /// future stops nothing.
+    pub(super) async fn renew(
+        &self,
+        over: Option<u64>,
+        more: Scopes,
+        refused: Option<&Challenge>,
+    ) -> Renewed {
         let running = {
             let mut state = self.state();
             if let Some(held) = &state.grant
@@ -54,9 +60,9 @@ impl Account {
                 }
                 (None, _) => {
                     let (done, outcome) = oneshot::channel();
-                    let account = self.clone();
+                    let (account, refused) = (self.clone(), refused.cloned());
                     self.0.services.tasks.spawn(async move {
-                        let outcome = account.renew_now(over, more).await;
+                        let outcome = account.renew_now(over, more, refused).await;
                         account.state().renewing = None;
                         // Nobody may be waiting any more.
                         let _ = done.send(outcome);
@@ -89,13 +95,19 @@ impl Account {
         }
         let account = self.clone();
         self.0.services.tasks.spawn(async move {
-            if let Err(trouble) = account.renew(Some(over), Scopes::default()).await {
+            let renewing = account.renew(Some(over), Scopes::default(), None);
+            if let Err(trouble) = renewing.await {
                 tracing::debug!(?trouble, "a grant was not renewed ahead of time");
             }
         });
     }
 
-    async fn renew_now(&self, over: Option<u64>, more: Scopes) -> Renewed {
+    async fn renew_now(
+        &self,
+        over: Option<u64>,
+        more: Scopes,
+        refused: Option<Challenge>,
+    ) -> Renewed {
         let unstored = self.state().unstored.take();
         if let Some(grant) = unstored {
             return self.keep(grant, over).await;
@@ -107,15 +119,27 @@ impl Account {
         let web = web.map_err(Trouble::Ended)?;
         let before = held.as_ref().map(|held| &held.grant);
         let interactive = spec.is_interactive();
+        if let (Some(grant), Some(challenge)) = (before, &refused)
+            && self.has_moved(grant, challenge).await
+        {
+            let moved = Error::new(
+                Reason::SignInRequired,
+                format!(
+                    "the server names other authorization servers than {} now",
+                    grant.terms.server.issuer
+                ),
+            );
+            return self.end(over, moved).await;
+        }
         let outcome = async {
-            let mut terms = match before {
-                Some(grant) => grant.terms.clone(),
+            let (mut terms, demanded) = match before {
+                Some(grant) => (grant.terms.clone(), false),
                 None => self.terms(&web, &spec).await?,
             };
             if !interactive {
                 terms.scopes = terms.scopes.union(&more);
             }
-            let key = dpop_key(before, &spec, &terms)?;
+            let key = dpop_key(before, &spec, &terms, demanded)?;
             let tokens = obtain(&web, &spec, &terms, before, key.as_ref(), self).await?;
             Ok((terms, key, tokens))
         };
@@ -310,8 +334,8 @@ impl Account {
         }
     }
 
-    /// Under which terms a token without a user is to be had.
-    async fn terms(&self, web: &Web, spec: &AuthSpec) -> Result<Terms, Failure> {
+    /// Under which terms a token without a user is to be had, and whether the server wants it to be bound.
+    async fn terms(&self, web: &Web, spec: &AuthSpec) -> Result<(Terms, bool), Failure> {
         let (url, challenge) = {
             let state = self.state();
             (state.url.clone(), state.challenge.clone())
@@ -334,12 +358,13 @@ impl Account {
         } else {
             spec.scopes.clone()
         };
-        Ok(Terms {
+        let terms = Terms {
             server: found.server,
             client,
             resource: found.resource,
             scopes,
-        })
+        };
+        Ok((terms, found.dpop_required))
     }
 }
 
@@ -350,11 +375,12 @@ fn of_error(error: Error) -> Failure {
     }
 }
 
-/// The key that tokens are to be bound to, if they are.
+/// The key that tokens are to be bound to, if they are. `demanded`: the server takes no others.
 pub(super) fn dpop_key(
     before: Option<&Grant>,
     spec: &AuthSpec,
     terms: &Terms,
+    demanded: bool,
 ) -> Result<Option<DpopKey>, Failure> {
     if let Some(pem) = before.and_then(|grant| grant.dpop_key.as_ref()) {
         return DpopKey::from_pem(pem).map(Some).map_err(Failure::Refused);
@@ -365,7 +391,7 @@ pub(super) fn dpop_key(
         DpopMode::Off => false,
         DpopMode::Required => true,
         // A grant that is not bound stays so.
-        DpopMode::Auto => offered && before.is_none(),
+        DpopMode::Auto => (offered || demanded) && before.is_none(),
     };
     if !wanted {
         return Ok(None);
@@ -405,16 +431,26 @@ async fn obtain(
             return Err(Failure::Refused(Error::internal("no tokens are asked for")));
         }
     };
-    if spec.dpop == DpopMode::Required && !tokens.bound {
-        return Err(Failure::Refused(Error::new(
-            Reason::CredentialsRefused,
-            format!(
-                "{} gave a token that is not bound to the daemon's key (authorization.dpop)",
-                terms.server.issuer
-            ),
-        )));
-    }
+    check_binding(spec, terms, &tokens).map_err(Failure::Refused)?;
     Ok(tokens)
+}
+
+/// Whether tokens are bound that have to be.
+pub(super) fn check_binding(
+    spec: &AuthSpec,
+    terms: &Terms,
+    tokens: &Tokens,
+) -> crate::error::Result<()> {
+    if spec.dpop != DpopMode::Required || tokens.bound {
+        return Ok(());
+    }
+    Err(Error::new(
+        Reason::CredentialsRefused,
+        format!(
+            "{} gave a token that is not bound to the daemon's key (authorization.dpop)",
+            terms.server.issuer
+        ),
+    ))
 }
 
 /// A number in [0, 1); its quality matters little.

@@ -160,7 +160,7 @@ impl Account {
             resource: found.resource,
             scopes,
         };
-        let bound = renewal::dpop_key(None, &spec, &terms);
+        let bound = renewal::dpop_key(None, &spec, &terms, found.dpop_required);
         let bound = bound.map_err(|_| Error::internal("a key for DPoP cannot be made"))?;
         let (pkce, nonce) = (token::pkce(), token::fresh_state());
         let created = Clock.wall();
@@ -419,6 +419,11 @@ impl Account {
                 return Err(failed(&sign_in, error.message().to_owned()));
             }
         };
+        let spec = self.state().spec.clone();
+        if let Err(error) = renewal::check_binding(&spec, &sign_in.terms, &tokens) {
+            self.fail(&sign_in, error.message().to_owned()).await?;
+            return Err(failed(&sign_in, error.message().to_owned()));
+        }
         let grant = self.grant_of(tokens, sign_in.terms.clone(), key.as_ref(), None);
         self.finish(sign_in, grant).await
     }

@@ -7,12 +7,13 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use url::{Host, Url};
 
+use crate::base::Clock;
 use crate::error::{Error, Reason, Result};
 use crate::policy::{Policy, blocked_cause, printable};
 
@@ -68,11 +69,18 @@ impl Reply {
         serde_json::from_slice(&self.body).ok()
     }
 
-    /// When another attempt makes sense, if the server says so in seconds.
+    /// When another attempt makes sense, if the server says so (RFC 9110 section 10.2.3).
     pub(super) fn retry_after(&self) -> Option<Duration> {
-        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
-        let seconds = value.trim().parse().ok()?;
-        Some(Duration::from_secs(seconds).min(LONGEST_RETRY))
+        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+        let delay = if let Ok(seconds) = value.parse() {
+            Duration::from_secs(seconds)
+        } else {
+            let then = httpdate::parse_http_date(value).ok()?;
+            let then = then.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+            let now = u64::try_from(Clock.wall().0).ok()?;
+            then.saturating_sub(Duration::from_millis(now))
+        };
+        Some(delay.min(LONGEST_RETRY))
     }
 
     /// The error for an answer that says nothing for good.

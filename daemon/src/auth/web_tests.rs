@@ -5,7 +5,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::super::site::{LIMIT, Site, message, web};
-use super::{Web, is_loopback, is_redirect};
+use super::{Reply, Web, is_loopback, is_redirect};
 use crate::error::Reason;
 
 fn parse(url: &str) -> Url {
@@ -107,6 +107,30 @@ async fn who_does_not_answer_is_unavailable() {
     assert!(
         error.message().contains(&site.base) && !error.message().contains("secret"),
         "{error}"
+    );
+}
+
+#[test]
+fn a_server_says_when_to_come_back() {
+    let after = |value: &str| {
+        let mut headers = http::HeaderMap::new();
+        headers.insert("retry-after", value.parse().unwrap());
+        let reply = Reply {
+            status: http::StatusCode::SERVICE_UNAVAILABLE,
+            headers,
+            body: Vec::new(),
+            cut: false,
+        };
+        reply.retry_after().map(|delay| delay.as_secs())
+    };
+    assert_eq!(after("2"), Some(2));
+    assert_eq!(after(" 0 "), Some(0));
+    assert_eq!(after("86400"), Some(3600), "within reason");
+    assert_eq!(after("Wed, 21 Oct 2015 07:28:00 GMT"), Some(0));
+    assert_eq!(after("Sun, 31 Dec 2299 23:59:59 GMT"), Some(3600));
+    assert_eq!(
+        (after("soon"), after("-1"), after("99999999999999999999")),
+        (None, None, None)
     );
 }
 

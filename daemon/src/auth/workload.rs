@@ -33,7 +33,12 @@ pub(super) async fn assertion(source: &Assertion, dirs: &[PathBuf]) -> Result<Se
     // What it is, not what it is called: a link may lead anywhere.
     let real = tokio::fs::canonicalize(path);
     let real = real.await.map_err(|cause| failed(cause.to_string()))?;
-    if !dirs.iter().any(|dir| real.starts_with(dir)) {
+    let mut allowed = false;
+    for dir in dirs {
+        let dir = tokio::fs::canonicalize(dir).await;
+        allowed |= dir.is_ok_and(|dir| real.starts_with(dir));
+    }
+    if !allowed {
         return Err(failed(
             "it is not below a directory in auth.assertion_dirs".to_owned(),
         ));

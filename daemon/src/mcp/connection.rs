@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::auth::View;
+use crate::auth::{Pending, View};
 use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
@@ -45,8 +45,10 @@ pub struct Live {
     apart: Option<Apart>,
     /// How long a call waits for the connection.
     connect_bound: Duration,
-    /// How the account stood when the connection last looked at it.
-    authorized: View,
+    /// The sign-in that is pending.
+    pending: Option<Pending>,
+    /// How many sign-ins had succeeded when the connection last acted on that.
+    sign_ins: u64,
 }
 
 /// A way to reach the actor. Cheap to clone; the actor ends with [`Handle::stop`].
@@ -80,6 +82,8 @@ impl Ack {
 enum Command {
     Connect(oneshot::Sender<()>),
     Disconnect(oneshot::Sender<()>),
+    /// What has become of sign-ins is to be noticed now.
+    LookAtAccount(oneshot::Sender<()>),
     /// Answered when the lists have been read, or cannot be.
     Refresh(oneshot::Sender<()>),
     /// New settings; the connection is replaced if it has to be.
@@ -188,6 +192,12 @@ impl Handle {
     /// Ends the connection. Done when it is closed.
     pub async fn disconnect(&self) -> Ack {
         self.tell(Command::Disconnect).await
+    }
+
+    /// Notices what has become of sign-ins. Done when the status shows it, and a connection that waited for one is being
+    /// opened.
+    pub async fn look_at_account(&self) -> Ack {
+        self.tell(Command::LookAtAccount).await
     }
 
     /// Reads the lists again. Done when they have been read, or cannot be.
@@ -317,7 +327,7 @@ impl Handle {
                 ) => {}
                 // Somebody has just signed in, and the connection is about to be opened.
                 (ConnectionState::Authenticating, _)
-                    if self.authorization.borrow().signed_in > now.authorized.signed_in => {}
+                    if self.authorization.borrow().signed_in > now.sign_ins => {}
                 _ => return Err(not_usable(&self.key, &now)),
             }
             tokio::select! {
@@ -356,7 +366,7 @@ pub fn not_usable(key: &ServerKey, live: &Live) -> Error {
                     cause.unwrap_or("it answered with 401")
                 ),
             );
-            match &live.authorized.pending {
+            match &live.pending {
                 Some(pending) => error
                     .with("auth_url", pending.auth_url.clone())
                     .with("sign_in_id", pending.id.as_str())

@@ -462,7 +462,13 @@ impl Actor {
         link.rename(self.key.clone());
         let registration = (&self.key, &self.spec);
         let verdict = self.verdict.as_ref();
-        self.apart = Apart::new(&self.dialer, registration, verdict, &self.journal);
+        self.apart = Apart::new(
+            &self.dialer,
+            registration,
+            verdict,
+            &self.journal,
+            &self.account,
+        );
         self.link = Some(link);
         self.next_ping = soon(self.dialer.settings.liveness);
         self.next_refresh = self.refresh_time();

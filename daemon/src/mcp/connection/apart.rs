@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::actor::{fault_of, jitter};
+use crate::auth::Account;
 use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{Link, closed_error};
@@ -53,6 +54,7 @@ struct Inner {
     spec: ServerSpec,
     verdict: Option<Verdict>,
     journal: Journal,
+    account: Account,
     key: Mutex<ServerKey>,
     slots: Mutex<HashMap<Owner, Slot>>,
     /// Why none is opened for now.
@@ -68,6 +70,7 @@ impl Apart {
         (key, spec): (&ServerKey, &ServerSpec),
         verdict: Option<&Verdict>,
         journal: &Journal,
+        account: &Account,
     ) -> Option<Self> {
         (spec.isolation != Isolation::Shared).then(|| Self {
             inner: Arc::new(Inner {
@@ -75,6 +78,7 @@ impl Apart {
                 spec: spec.clone(),
                 verdict: verdict.cloned(),
                 journal: journal.clone(),
+                account: account.clone(),
                 key: Mutex::new(key.clone()),
                 slots: Mutex::default(),
                 held: Mutex::default(),
@@ -249,7 +253,7 @@ impl Inner {
             approach: Approach::default(),
             journal: self.journal.clone(),
             subscriptions: Subscriptions::default(),
-            account: self.dialer.auth.account(&key, &self.spec),
+            account: self.account.clone(),
             cancel: cancel.clone(),
         };
         let opening = self.dialer.open(&key, &self.spec, attempt);

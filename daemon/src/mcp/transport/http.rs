@@ -226,7 +226,7 @@ impl Http {
                 .header(ACCEPT, "application/json, text/event-stream")
                 .body(body.clone())
         };
-        self.ask("POST", request).await
+        self.ask("POST", Some(&body), request).await
     }
 
     /// Sends a request; see [`Transport::request`](super::Transport::request).
@@ -309,7 +309,7 @@ impl Http {
                 .header(ACCEPT, "text/event-stream");
             self.with_version(request)
         };
-        let response = self.ask("GET", request).await?;
+        let response = self.ask("GET", None, request).await?;
         if !media_type(response.headers()).is_none_or(is_event_stream) {
             return Err(Loss::not_sent(Error::new(
                 Reason::NotSupported,
@@ -326,7 +326,7 @@ impl Http {
             return;
         }
         let request = || self.with_version(self.prepare(self.client.delete(self.url.clone()), &[]));
-        let ending = self.ask("DELETE", request);
+        let ending = self.ask("DELETE", None, request);
         let ended = tokio::time::timeout(self.close_grace, ending).await;
         let outcome = match &ended {
             Ok(Ok(response)) => response.status().to_string(),

@@ -26,6 +26,10 @@ impl Actor {
                 self.disconnect().await;
                 let _ = done.send(());
             }
+            Command::LookAtAccount(done) => {
+                self.authorization_changed().await;
+                let _ = done.send(());
+            }
             Command::Refresh(done) => {
                 if let State::Ready { attempt } | State::Discovering { attempt } = self.state {
                     // A refresh wants what the server says now: a reading that runs already is superseded.

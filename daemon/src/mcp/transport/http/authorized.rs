@@ -13,13 +13,14 @@ impl Http {
     pub(super) async fn ask(
         &self,
         method: &str,
+        body: Option<&[u8]>,
         request: impl Fn() -> RequestBuilder,
     ) -> Result<Response, Loss> {
         let had_session = self.has_session();
         let mut tried = 0;
         loop {
             let pass = match &self.account {
-                Some(account) => account.authorize(method, &self.url).await,
+                Some(account) => account.authorize(method, &self.url, body).await,
                 None => Ok(Pass::default()),
             };
             let pass = pass.map_err(Loss::not_sent)?;
