@@ -75,7 +75,7 @@ impl Account {
     /// [`Reason::StoreFailed`].
     pub async fn apply(&self, spec: &ServerSpec) -> Result<()> {
         let http = account::http_of(spec);
-        let url = http.map(|http| http.url.clone());
+        let url = account::url_of(spec);
         let web = self.0.services.web_for(http);
         let changed = {
             let mut state = self.state();
