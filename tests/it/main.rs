@@ -14,8 +14,11 @@
 
 mod allow_lists;
 mod answers;
+mod auth_clients;
+mod auth_discovery;
 mod auth_renewals;
 mod auth_scopes;
+mod auth_sign_ins;
 mod bad_authorization;
 mod bad_input;
 mod calls;

@@ -85,7 +85,7 @@ pub struct Pending {
 
 pub(super) struct State {
     pub(super) key: ServerKey,
-    /// The server's endpoint; `None` if it is not reached over HTTP on the network.
+    /// The server's endpoint; see [`url_of`].
     pub(super) url: Option<Url>,
     pub(super) spec: AuthSpec,
     /// Its own client of HTTP, if it proves itself with a certificate; else the common one.
@@ -186,7 +186,7 @@ impl Account {
         let http = http_of(spec);
         let state = State {
             key,
-            url: http.map(|http| http.url.clone()),
+            url: url_of(spec),
             spec: spec.auth.clone(),
             web: services.web_for(http),
             grant: None,
@@ -325,6 +325,7 @@ impl Account {
         let held = {
             let mut state = self.state();
             match &state.spec.method {
+                AuthMethod::None if status == 401 => return Verdict::Failed(nobody_may(&state)),
                 AuthMethod::None => return Verdict::NotOurs,
                 AuthMethod::Bearer(_) => return Verdict::Failed(token_refused(status)),
                 _ if state.url.is_none() => return Verdict::NotOurs,
@@ -420,6 +421,19 @@ impl Account {
         after_renewal(self.renew(over, wanted, None).await)
     }
 
+    /// The error for whoever wants something of a server that waits for a user; a sign-in is begun if none is pending. `None`
+    /// if no user can be of help.
+    pub async fn ask_to_sign_in(&self) -> Option<Error> {
+        let challenge = {
+            let state = self.state();
+            if state.url.is_none() || !state.spec.is_interactive() {
+                return None;
+            }
+            state.challenge.clone()
+        };
+        Some(self.sign_in_required(&challenge, false).await)
+    }
+
     /// Begins a sign-in, or goes on with the pending one: the error for whoever wanted something of the server.
     async fn sign_in_required(&self, challenge: &Challenge, step_up: bool) -> Error {
         let shown = self.state().url.as_ref().map(printable).unwrap_or_default();
@@ -490,6 +504,15 @@ fn millis(count: i64) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
+/// Where a server is at which the daemon may get authorized; `None` if it is not reached over HTTP on the network, or a
+/// registered header is all that authorizes.
+pub(super) fn url_of(spec: &ServerSpec) -> Option<Url> {
+    let http = http_of(spec)?;
+    let mut headers = http.headers.iter();
+    let own = headers.any(|header| header.name.eq_ignore_ascii_case(AUTHORIZATION.as_str()));
+    (!own).then(|| http.url.clone())
+}
+
 /// The HTTP transport of a registration.
 pub(super) fn http_of(spec: &ServerSpec) -> Option<&HttpSpec> {
     match &spec.transport {
@@ -521,6 +544,17 @@ fn after_renewal(outcome: Renewed) -> Verdict {
         Ok(_) => Verdict::Again,
         Err(Trouble::Unavailable(error) | Trouble::Ended(error)) => Verdict::Failed(error),
     }
+}
+
+fn nobody_may(state: &State) -> Error {
+    let shown = state.url.as_ref().map(printable).unwrap_or_default();
+    Error::new(
+        Reason::CredentialsRefused,
+        format!(
+            "{shown} wants authorization (HTTP 401), and is registered with `authorization.none`: UpdateServer with another \
+             way, if there shall be one"
+        ),
+    )
 }
 
 fn token_refused(status: u16) -> Error {

@@ -72,10 +72,10 @@ impl Account {
     /// Takes over changed settings. What was granted under others is forgotten, and what is pending ends.
     ///
     /// # Errors
-    /// [`Reason::StoreFailed`].
+    /// `STORE_FAILED`.
     pub async fn apply(&self, spec: &ServerSpec) -> Result<()> {
         let http = account::http_of(spec);
-        let url = http.map(|http| http.url.clone());
+        let url = account::url_of(spec);
         let web = self.0.services.web_for(http);
         let changed = {
             let mut state = self.state();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::auth::{Pending, View};
+use crate::auth::{Account, Pending, View};
 use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
@@ -61,6 +61,7 @@ pub struct Handle {
     subscriptions: Subscriptions,
     /// Somebody looked at lists that are stale.
     stale: Arc<Notify>,
+    account: Account,
     /// How the account stands.
     authorization: watch::Receiver<View>,
 }
@@ -123,7 +124,7 @@ impl Handle {
         let account = dialer.auth.account(&key, &record.spec);
         let authorization = account.watch();
         let shared = Shared {
-            account,
+            account: account.clone(),
             journal: journal.clone(),
             subscriptions: subscriptions.clone(),
             stale: Arc::clone(&stale),
@@ -137,6 +138,7 @@ impl Handle {
             journal,
             subscriptions,
             stale,
+            account,
             authorization,
         }
     }
@@ -328,6 +330,15 @@ impl Handle {
                 // Somebody has just signed in, and the connection is about to be opened.
                 (ConnectionState::Authenticating, _)
                     if self.authorization.borrow().signed_in > now.sign_ins => {}
+                // What was pending has ended without anybody: there has to be a new place to sign in.
+                (ConnectionState::Authenticating, _) if now.pending.is_none() => {
+                    let asking = tokio::select! {
+                        error = self.account.ask_to_sign_in() => error,
+                        () = deadline.elapsed() => None,
+                    };
+                    let error = asking.map(|error| error.with("server_id", self.key.id.as_str()));
+                    return Err(error.unwrap_or_else(|| not_usable(&self.key, &now)));
+                }
                 _ => return Err(not_usable(&self.key, &now)),
             }
             tokio::select! {

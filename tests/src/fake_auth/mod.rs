@@ -74,6 +74,8 @@ pub struct Asked {
     pub params: Vec<(String, String)>,
     /// The body as JSON; null where it is none.
     pub json: Value,
+    /// The body, byte for byte.
+    pub body: bytes::Bytes,
 }
 
 impl Asked {
@@ -525,6 +527,7 @@ async fn answer(inner: &Arc<Inner>, arrived: Arrived) -> Reply {
         http: arrived.http,
         path: arrived.path,
         headers: arrived.headers,
+        body: arrived.body.clone(),
     };
     inner.asked.send_modify(|all| all.push(asked.clone()));
     let gate = inner.gates.lock().unwrap().get(&endpoint).cloned();
