@@ -67,6 +67,7 @@ pub struct Daemon {
     store: Store,
     inputs: Inputs,
     registry: Registry,
+    auth: Auth,
     keeper: Arc<Keeper>,
     load: Load,
 }
@@ -167,7 +168,7 @@ impl Daemon {
         let shared = Shared {
             access: Access::new(&config.access),
             registry: registry.clone(),
-            auth,
+            auth: auth.clone(),
             inputs: inputs.clone(),
             store: store.clone(),
             calls: Calls::new(registry.clone(), settings),
@@ -191,6 +192,7 @@ impl Daemon {
             store,
             inputs,
             registry,
+            auth,
             keeper,
             load,
         })
@@ -252,6 +254,9 @@ impl Daemon {
 
         // From the top down: nobody may ask a part that has ended.
         self.registry.stop().await;
+        self.auth
+            .close(LAST_GRACE.max(self.config.auth.request_timeout))
+            .await;
         self.keeper.stop().await;
         self.inputs.close().await;
         if let Err(error) = self.store.close().await {

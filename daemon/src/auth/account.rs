@@ -91,6 +91,8 @@ pub(super) struct State {
     /// Its own client of HTTP, if it proves itself with a certificate; else the common one.
     pub(super) web: Result<Web>,
     pub(super) grant: Option<Arc<Held>>,
+    /// Generation of a grant that is stored and does not open; the next one takes its place.
+    pub(super) unreadable: Option<u64>,
     /// Tokens that could not be stored yet. They are not used before they are.
     pub(super) unstored: Option<Grant>,
     pub(super) renewing: Option<Shared<BoxFuture<'static, Renewed>>>,
@@ -190,6 +192,7 @@ impl Account {
             spec: spec.auth.clone(),
             web: services.web_for(http),
             grant: None,
+            unreadable: None,
             unstored: None,
             renewing: None,
             beginning: None,
@@ -261,9 +264,12 @@ impl Account {
                 return bearer(&token.value);
             }
             match &state.grant {
-                Some(held) => Arc::clone(held),
+                // What was granted for one server is shown to no other.
+                Some(held) if state.url.as_ref().is_some_and(|own| same_origin(own, url)) => {
+                    Arc::clone(held)
+                }
                 // The server says with 401 how it wants to be authorized at.
-                None => return Ok(Pass::default()),
+                _ => return Ok(Pass::default()),
             }
         };
         let generation = Some(held.grant.generation);
@@ -494,6 +500,12 @@ impl Account {
     pub(super) fn is_renewable(&self, grant: &Grant) -> bool {
         grant.refresh_token.is_some() || !self.state().spec.is_interactive()
     }
+}
+
+fn same_origin(one: &Url, other: &Url) -> bool {
+    one.scheme() == other.scheme()
+        && one.host() == other.host()
+        && one.port_or_known_default() == other.port_or_known_default()
 }
 
 fn has_expired(grant: &Grant) -> bool {

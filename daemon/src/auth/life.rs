@@ -25,6 +25,10 @@ impl Account {
                     }
                 }
             }
+            for (_, generation) in stored.unreadable_grants {
+                state.generation = generation;
+                state.unreadable = Some(generation);
+            }
             for (_, registration) in stored.registrations {
                 let issuer = registration.client.issuer.clone();
                 state.registrations.insert(issuer, registration);
@@ -170,11 +174,14 @@ impl Account {
     }
 
     pub(super) fn status(&self) -> AuthStatus {
-        let grant = self.state().grant.as_ref().map(|held| held.grant.clone());
+        let mut grant = self.state().grant.as_ref().map(|held| held.grant.clone());
         let renewable = grant.as_ref().is_some_and(|grant| self.is_renewable(grant));
         let state = self.state();
         let pending = state.sign_ins.iter();
         let pending = pending.filter(|sign_in| sign_in.state == SignInState::Pending);
+        if let Some(grant) = &mut grant {
+            grant.wipe();
+        }
         AuthStatus {
             renewable,
             last_failure: state

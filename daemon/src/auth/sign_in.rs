@@ -357,7 +357,7 @@ impl Account {
                 };
                 let (done, outcome) = oneshot::channel();
                 let account = self.clone();
-                self.0.services.tasks.spawn(async move {
+                self.0.services.work.spawn(async move {
                     let _ = done.send(account.redeem(sign_in, code).await);
                 });
                 outcome
@@ -454,7 +454,7 @@ impl Account {
                 if state.removed {
                     return Err(super::already_over(&sign_in, SignInState::Cancelled));
                 }
-                let over = state.grant.as_ref().map(|held| held.grant.generation);
+                let over = state.stored();
                 let pending = state.sign_ins.iter();
                 let pending = pending.filter(|other| other.state == SignInState::Pending);
                 let superseded = pending.map(|other| SignIn {
@@ -471,7 +471,7 @@ impl Account {
                 let mut state = self.state();
                 state.grant = Some(held);
                 state.signed_in += 1;
-                state.unstored = None;
+                (state.unstored, state.unreadable) = (None, None);
                 (state.trouble, state.failures, state.doubted) = (None, 0, false);
                 for ended in others.iter().chain([&sign_in]) {
                     state.leases.remove(&ended.id);
@@ -487,7 +487,7 @@ impl Account {
             }
             let unchanged = {
                 let state = self.state();
-                state.grant.as_ref().map(|held| held.grant.generation) == over
+                state.stored() == over
             };
             if unchanged {
                 // The server was removed.
@@ -498,6 +498,12 @@ impl Account {
 }
 
 impl super::account::State {
+    /// Generation of the grant that is stored.
+    fn stored(&self) -> Option<u64> {
+        let held = self.grant.as_ref().map(|held| held.grant.generation);
+        held.or(self.unreadable)
+    }
+
     /// Adds a sign-in; of those that have ended, old ones are forgotten.
     pub(super) fn remember(&mut self, sign_in: SignIn) {
         self.sign_ins.push(sign_in);
