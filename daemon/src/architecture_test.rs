@@ -21,9 +21,12 @@ const PARTS: &[Part] = &[
         "cli",
         &[&[
             "Daemon",
+            "Keys",
             "Survey",
+            "rotate_key",
             "allocator",
             "config",
+            "error",
             "processes::guard",
             "telemetry",
         ]],

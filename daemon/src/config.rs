@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::model::vault::KeyBackend;
 pub use load::{ConfigError, Environment, Sources};
 pub use rules::{AccessRule, HostRule, NamespacePattern, SocketMode};
 
@@ -296,7 +297,11 @@ pub struct AuthConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VaultConfig {
-    /// File with the key that encrypts secrets at rest; absolute. Default: none, a key is made in `data_dir`.
+    /// Where the key is that encrypts secrets at rest. `"credential"`: the credential `vault-key` that the service manager
+    /// passes (`LoadCredentialEncrypted=`). `"key_file"`: a file, made if nothing is encrypted yet. Default `"auto"`: the
+    /// credential if one is passed, else the file.
+    pub backend: KeyBackend,
+    /// The file; absolute. Not with the backend `"credential"`. Default: none, a key is made in `data_dir`.
     pub key_file: Option<PathBuf>,
 }
 

@@ -48,6 +48,7 @@ use crate::mcp::transport::stdio::StdioOptions;
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
 use crate::registry::Registry;
+pub use crate::store::{Keys, Rotated};
 use crate::store::{Store, StoreConfig};
 
 /// What tasks may still do after the last connection has ended.
@@ -66,6 +67,7 @@ pub struct Daemon {
     store: Store,
     inputs: Inputs,
     registry: Registry,
+    auth: Auth,
     keeper: Arc<Keeper>,
     load: Load,
 }
@@ -166,7 +168,7 @@ impl Daemon {
         let shared = Shared {
             access: Access::new(&config.access),
             registry: registry.clone(),
-            auth,
+            auth: auth.clone(),
             inputs: inputs.clone(),
             store: store.clone(),
             calls: Calls::new(registry.clone(), settings),
@@ -190,6 +192,7 @@ impl Daemon {
             store,
             inputs,
             registry,
+            auth,
             keeper,
             load,
         })
@@ -251,6 +254,9 @@ impl Daemon {
 
         // From the top down: nobody may ask a part that has ended.
         self.registry.stop().await;
+        self.auth
+            .close(LAST_GRACE.max(self.config.auth.request_timeout))
+            .await;
         self.keeper.stop().await;
         self.inputs.close().await;
         if let Err(error) = self.store.close().await {
@@ -270,9 +276,18 @@ impl Daemon {
     }
 }
 
+/// Encrypts all that is secret with another key, while no daemon runs on the data directory. Blocks.
+///
+/// # Errors
+/// STORE_FAILED, with the remedy; what was there before is still there then.
+pub fn rotate_key(config: &Config, keys: &Keys) -> Result<Rotated> {
+    store::rotate_key(&store_config(config), keys)
+}
+
 fn store_config(config: &Config) -> StoreConfig {
     let defaults = StoreConfig::new(&config.data_dir);
     StoreConfig {
+        key_backend: config.vault.backend,
         key_file: config.vault.key_file.clone(),
         keep_updates: config.updates.keep_count,
         keep_age: config.updates.keep_age,

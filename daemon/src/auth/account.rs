@@ -91,6 +91,8 @@ pub(super) struct State {
     /// Its own client of HTTP, if it proves itself with a certificate; else the common one.
     pub(super) web: Result<Web>,
     pub(super) grant: Option<Arc<Held>>,
+    /// Generation of a grant that is stored and does not open; the next one takes its place.
+    pub(super) unreadable: Option<u64>,
     /// Tokens that could not be stored yet. They are not used before they are.
     pub(super) unstored: Option<Grant>,
     pub(super) renewing: Option<Shared<BoxFuture<'static, Renewed>>>,
@@ -190,6 +192,7 @@ impl Account {
             spec: spec.auth.clone(),
             web: services.web_for(http),
             grant: None,
+            unreadable: None,
             unstored: None,
             renewing: None,
             beginning: None,
@@ -261,9 +264,12 @@ impl Account {
                 return bearer(&token.value);
             }
             match &state.grant {
-                Some(held) => Arc::clone(held),
+                // What was granted for one server is shown to no other.
+                Some(held) if state.url.as_ref().is_some_and(|own| same_origin(own, url)) => {
+                    Arc::clone(held)
+                }
                 // The server says with 401 how it wants to be authorized at.
-                None => return Ok(Pass::default()),
+                _ => return Ok(Pass::default()),
             }
         };
         let generation = Some(held.grant.generation);
@@ -362,7 +368,7 @@ impl Account {
             if interactive {
                 return Verdict::Failed(self.sign_in_required(&challenge, false).await);
             }
-            return self.after_renewal(self.renew(None, Scopes::default(), None).await);
+            return after_renewal(self.renew(None, Scopes::default(), None).await);
         };
         let generation = held.grant.generation;
         if pass.generation != Some(generation) && may_try {
@@ -375,7 +381,7 @@ impl Account {
                 Err(Trouble::Ended(error)) if interactive => {
                     tracing::info!(%error, "the grant has ended");
                 }
-                outcome => return self.after_renewal(outcome),
+                outcome => return after_renewal(outcome),
             }
         } else if self.has_moved(&held.grant, &challenge).await
             && let Err(error) = self.forget(generation).await
@@ -418,14 +424,7 @@ impl Account {
             return Verdict::Failed(not_granted(&wanted));
         }
         let over = held.map(|held| held.grant.generation);
-        self.after_renewal(self.renew(over, wanted, None).await)
-    }
-
-    fn after_renewal(&self, outcome: Renewed) -> Verdict {
-        match outcome {
-            Ok(_) => Verdict::Again,
-            Err(Trouble::Unavailable(error) | Trouble::Ended(error)) => Verdict::Failed(error),
-        }
+        after_renewal(self.renew(over, wanted, None).await)
     }
 
     /// The error for whoever wants something of a server that waits for a user; a sign-in is begun if none is pending. `None`
@@ -503,6 +502,12 @@ impl Account {
     }
 }
 
+fn same_origin(one: &Url, other: &Url) -> bool {
+    one.scheme() == other.scheme()
+        && one.host() == other.host()
+        && one.port_or_known_default() == other.port_or_known_default()
+}
+
 fn has_expired(grant: &Grant) -> bool {
     grant.expires.is_some_and(|expires| expires <= Clock.wall())
 }
@@ -544,6 +549,13 @@ fn bearer(token: &Secret<String>) -> Result<Pass> {
         token: token.clone(),
         ..Pass::default()
     })
+}
+
+fn after_renewal(outcome: Renewed) -> Verdict {
+    match outcome {
+        Ok(_) => Verdict::Again,
+        Err(Trouble::Unavailable(error) | Trouble::Ended(error)) => Verdict::Failed(error),
+    }
 }
 
 fn nobody_may(state: &State) -> Error {

@@ -457,6 +457,7 @@ async fn without_any_metadata_the_rules_of_2025_03_26_hold() {
             authorization_endpoint: Some(format!("{base}/authorize")),
             token_endpoint: Some(format!("{base}/token")),
             registration_endpoint: Some(format!("{base}/register")),
+            code_challenge_methods_supported: Some(vec!["S256".to_owned()]),
             ..AuthServer::default()
         }
     );

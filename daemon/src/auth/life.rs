@@ -21,9 +21,13 @@ impl Account {
                 match Held::new(grant) {
                     Ok(held) => state.grant = Some(Arc::new(held)),
                     Err(error) => {
-                        tracing::error!(server = %state.key, %error, "stored tokens cannot be used")
+                        tracing::error!(server = %state.key, %error, "stored tokens cannot be used");
                     }
                 }
+            }
+            for (_, generation) in stored.unreadable_grants {
+                state.generation = generation;
+                state.unreadable = Some(generation);
             }
             for (_, registration) in stored.registrations {
                 let issuer = registration.client.issuer.clone();
@@ -72,7 +76,7 @@ impl Account {
     /// Takes over changed settings. What was granted under others is forgotten, and what is pending ends.
     ///
     /// # Errors
-    /// [`Reason::StoreFailed`].
+    /// `STORE_FAILED`.
     pub async fn apply(&self, spec: &ServerSpec) -> Result<()> {
         let http = account::http_of(spec);
         let url = account::url_of(spec);
@@ -170,11 +174,14 @@ impl Account {
     }
 
     pub(super) fn status(&self) -> AuthStatus {
-        let grant = self.state().grant.as_ref().map(|held| held.grant.clone());
+        let mut grant = self.state().grant.as_ref().map(|held| held.grant.clone());
         let renewable = grant.as_ref().is_some_and(|grant| self.is_renewable(grant));
         let state = self.state();
         let pending = state.sign_ins.iter();
         let pending = pending.filter(|sign_in| sign_in.state == SignInState::Pending);
+        if let Some(grant) = &mut grant {
+            grant.wipe();
+        }
         AuthStatus {
             renewable,
             last_failure: state

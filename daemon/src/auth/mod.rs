@@ -72,7 +72,10 @@ pub(crate) struct Services {
     pub(crate) settings: AuthSettings,
     pub(crate) store: Store,
     pub(crate) callback: Callback,
+    /// What may end with the daemon at any time.
     pub(crate) tasks: TaskTracker,
+    /// What must not: tokens are on their way, and those before them are used up.
+    pub(crate) work: TaskTracker,
     pub(crate) stopping: CancellationToken,
     web: Web,
     policy: Policy,
@@ -161,6 +164,10 @@ impl Auth {
             let entry = stored.entry(key.clone()).or_default();
             entry.grants.push((key, grant));
         }
+        for (key, generation) in all.unreadable_grants {
+            let entry = stored.entry(key.clone()).or_default();
+            entry.unreadable_grants.push((key, generation));
+        }
         for (key, registration) in all.registrations {
             let entry = stored.entry(key.clone()).or_default();
             entry.registrations.push((key, registration));
@@ -175,6 +182,7 @@ impl Auth {
                 store: parts.store,
                 callback: parts.callback,
                 tasks: parts.tasks.clone(),
+                work: TaskTracker::new(),
                 stopping: parts.stopping,
                 web: parts.web,
                 policy: parts.policy,
@@ -192,6 +200,18 @@ impl Auth {
             .accounts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until tokens that are on their way are stored, at most for `bound`. Call it when no request is made any more,
+    /// and before the store is closed.
+    pub async fn close(&self, bound: Duration) {
+        let work = &self.0.services.work;
+        work.close();
+        if tokio::time::timeout(bound, work.wait()).await.is_err() {
+            tracing::warn!(
+                "tokens that an authorization server was asked for are not waited for any longer"
+            );
+        }
     }
 
     /// The account at a registered server, made if there is none yet.

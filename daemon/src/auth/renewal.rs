@@ -61,7 +61,7 @@ impl Account {
                 (None, _) => {
                     let (done, outcome) = oneshot::channel();
                     let (account, refused) = (self.clone(), refused.cloned());
-                    self.0.services.tasks.spawn(async move {
+                    self.0.services.work.spawn(async move {
                         let outcome = account.renew_now(over, more, refused).await;
                         account.state().renewing = None;
                         // Nobody may be waiting any more.
@@ -201,13 +201,22 @@ impl Account {
 
     /// Stores a grant, then uses it.
     async fn keep(&self, grant: Grant, over: Option<u64>) -> Renewed {
+        let held = match Held::new(grant.clone()) {
+            Ok(held) => Arc::new(held),
+            Err(error) => return self.end(over, error).await,
+        };
         let key = self.state().key.clone();
-        let stored = self.0.services.store.put_grant(key, grant.clone(), over);
+        let over_stored = over.or(self.state().unreadable);
+        let stored = self
+            .0
+            .services
+            .store
+            .put_grant(key, grant.clone(), over_stored);
         match stored.await {
             Ok(true) => {
-                let held = Held::new(grant).map(Arc::new).map_err(Trouble::Ended)?;
                 let mut state = self.state();
                 state.grant = Some(Arc::clone(&held));
+                state.unreadable = None;
                 state.trouble = None;
                 state.failures = 0;
                 tracing::info!(

@@ -53,26 +53,25 @@ impl Account {
             if let Some(pending) = pending {
                 return Ok(pending.clone());
             }
-            match &state.beginning {
-                Some(running) => running.clone(),
-                None => {
-                    let (done, outcome) = oneshot::channel();
-                    let (account, scopes) = (self.clone(), scopes.clone());
-                    self.0.services.tasks.spawn(async move {
-                        let outcome = account.begin(scopes, step_up).await;
-                        account.state().beginning = None;
-                        // Nobody may be waiting any more.
-                        let _ = done.send(outcome);
-                    });
-                    let running = outcome
-                        .map(|outcome| {
-                            outcome.unwrap_or_else(|_| Err(Error::internal("a sign-in has ended")))
-                        })
-                        .boxed()
-                        .shared();
-                    state.beginning = Some(running.clone());
-                    running
-                }
+            if let Some(running) = &state.beginning {
+                running.clone()
+            } else {
+                let (done, outcome) = oneshot::channel();
+                let (account, scopes) = (self.clone(), scopes.clone());
+                self.0.services.tasks.spawn(async move {
+                    let outcome = account.begin(scopes, step_up).await;
+                    account.state().beginning = None;
+                    // Nobody may be waiting any more.
+                    let _ = done.send(outcome);
+                });
+                let running = outcome
+                    .map(|outcome| {
+                        outcome.unwrap_or_else(|_| Err(Error::internal("a sign-in has ended")))
+                    })
+                    .boxed()
+                    .shared();
+                state.beginning = Some(running.clone());
+                running
             }
         };
         running.await
@@ -119,6 +118,8 @@ impl Account {
                 format!("server `{}` is not one that users sign in at", key.id),
             ));
         };
+        // What comes of it must be kept: better to know now than when the user has been there (case B40).
+        services.store.check_vault().await?;
         let found = discovery::discover(&web, &url, &challenge, &spec).await?;
         let server = found.server;
         check(&server, code)?;
@@ -356,7 +357,7 @@ impl Account {
                 };
                 let (done, outcome) = oneshot::channel();
                 let account = self.clone();
-                self.0.services.tasks.spawn(async move {
+                self.0.services.work.spawn(async move {
                     let _ = done.send(account.redeem(sign_in, code).await);
                 });
                 outcome
@@ -453,7 +454,7 @@ impl Account {
                 if state.removed {
                     return Err(super::already_over(&sign_in, SignInState::Cancelled));
                 }
-                let over = state.grant.as_ref().map(|held| held.grant.generation);
+                let over = state.stored();
                 let pending = state.sign_ins.iter();
                 let pending = pending.filter(|other| other.state == SignInState::Pending);
                 let superseded = pending.map(|other| SignIn {
@@ -470,7 +471,7 @@ impl Account {
                 let mut state = self.state();
                 state.grant = Some(held);
                 state.signed_in += 1;
-                state.unstored = None;
+                (state.unstored, state.unreadable) = (None, None);
                 (state.trouble, state.failures, state.doubted) = (None, 0, false);
                 for ended in others.iter().chain([&sign_in]) {
                     state.leases.remove(&ended.id);
@@ -486,7 +487,7 @@ impl Account {
             }
             let unchanged = {
                 let state = self.state();
-                state.grant.as_ref().map(|held| held.grant.generation) == over
+                state.stored() == over
             };
             if unchanged {
                 // The server was removed.
@@ -497,6 +498,12 @@ impl Account {
 }
 
 impl super::account::State {
+    /// Generation of the grant that is stored.
+    fn stored(&self) -> Option<u64> {
+        let held = self.grant.as_ref().map(|held| held.grant.generation);
+        held.or(self.unreadable)
+    }
+
     /// Adds a sign-in; of those that have ended, old ones are forgotten.
     pub(super) fn remember(&mut self, sign_in: SignIn) {
         self.sign_ins.push(sign_in);

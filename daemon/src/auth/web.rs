@@ -204,6 +204,10 @@ impl Web {
             body: Vec::new(),
             cut: false,
         };
+        // A stream of events has no end that could be waited for, and is no document: some MCP servers open one at any path.
+        if is_event_stream(&reply.headers) {
+            return Ok(reply);
+        }
         while let Some(chunk) = answer.chunk().await.map_err(|error| failed(&error))? {
             let room = self.limit.saturating_sub(reply.body.len());
             if chunk.len() > room {
@@ -215,6 +219,16 @@ impl Web {
         }
         Ok(reply)
     }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| {
+        let essence = kind.split(';').next().unwrap_or_default().trim();
+        essence.eq_ignore_ascii_case("text/event-stream")
+    })
 }
 
 /// Whether an error says that a redirect was not followed.

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Config, duration};
+use super::{Config, KeyBackend, duration};
 
 /// What is wrong with one key: its full name and the rest of the sentence.
 pub(super) struct Problem {
@@ -259,6 +259,12 @@ fn others(config: &Config, found: &mut Vec<Problem>) {
             &format_args!(
                 "is `{filter}`, which is no filter ({cause}); write for example \"info\""
             ),
+        );
+    }
+    if config.vault.key_file.is_some() && config.vault.backend == KeyBackend::Credential {
+        wrong(
+            "vault.key_file",
+            &"is set, and `vault.backend` is `credential`, which needs none; leave out one of them",
         );
     }
     for (index, rule) in config.access.iter().enumerate() {

@@ -403,6 +403,15 @@ pub struct Grant {
     pub dpop_key: Option<Secret<String>>,
 }
 
+impl Grant {
+    /// Forgets everything secret, for whoever only wants to show it.
+    pub fn wipe(&mut self) {
+        self.access_token = Secret::default();
+        (self.refresh_token, self.dpop_key) = (None, None);
+        (self.terms.client.secret, self.terms.client.private_key) = (None, None);
+    }
+}
+
 /// What has become of a sign-in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

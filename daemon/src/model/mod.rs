@@ -10,3 +10,4 @@ pub mod spec;
 pub mod status;
 pub mod update;
 pub mod validate;
+pub mod vault;

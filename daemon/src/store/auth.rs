@@ -14,11 +14,11 @@ use crate::error::{Error, Reason, Result};
 use crate::model::auth::{Client, Grant, Registration, SignIn, SignInState};
 
 /// What grants are sealed for.
-const GRANT: &str = "grant";
+pub(super) const GRANT: &str = "grant";
 /// What registered clients are sealed for.
-const REGISTRATION: &str = "registration";
+pub(super) const REGISTRATION: &str = "registration";
 /// What sign-ins are sealed for.
-const SIGN_IN: &str = "sign-in";
+pub(super) const SIGN_IN: &str = "sign-in";
 
 /// How long a sign-in is known after its end, in milliseconds.
 const KEEP_ENDED: i64 = 60 * 60 * 1000;
@@ -32,6 +32,8 @@ pub struct Authorizations {
     pub registrations: Vec<(ServerKey, Registration)>,
     /// Sign-ins, pending and ended.
     pub sign_ins: Vec<SignIn>,
+    /// Grants that do not open, by server, with their generations.
+    pub unreadable_grants: Vec<(ServerKey, u64)>,
     /// What does not open: it was sealed by another key, or its row was tampered with. Nothing of it is deleted.
     pub unreadable: Vec<ServerKey>,
 }
@@ -314,6 +316,18 @@ pub(super) fn step_sign_in(
     Ok(changed == 1)
 }
 
+/// Forgets what was granted for a server, and its sign-ins.
+pub(super) fn forget_granted(connection: &Connection, key: &ServerKey) -> Result<()> {
+    for table in ["grants", "sign_ins"] {
+        connection
+            .prepare_cached(&format!(
+                "DELETE FROM {table} WHERE namespace = ?1 AND server_id = ?2"
+            ))?
+            .execute([key.namespace.as_str(), key.id.as_str()])?;
+    }
+    Ok(())
+}
+
 /// Deletes everything of a server.
 pub(super) fn delete_all(connection: &Connection, key: &ServerKey) -> Result<()> {
     for table in ["grants", "registrations", "sign_ins"] {
@@ -400,6 +414,8 @@ pub(super) fn load(
         let mut grant: Grant = facts.parse(key)?;
         let parts = sealed.and_then(|blob| sealer.open_parts(GRANT, key, "", blob));
         let Some([access, refresh, dpop, secret, private_key]) = parts else {
+            let generation = grant.generation;
+            all.unreadable_grants.push((key.clone(), generation));
             return Ok(false);
         };
         grant.access_token = access.unwrap_or_default();
@@ -495,13 +511,6 @@ fn each(
         }
     }
     Ok(unreadable)
-}
-
-/// Whether any secret is stored.
-pub(super) fn any_sealed(connection: &Connection) -> Result<bool> {
-    let sql = "SELECT 1 FROM grants UNION ALL SELECT 1 FROM registrations
-               UNION ALL SELECT 1 FROM sign_ins WHERE sealed IS NOT NULL LIMIT 1";
-    Ok(connection.prepare(sql)?.exists([])?)
 }
 
 fn number(generation: u64) -> Result<i64> {

@@ -11,6 +11,7 @@ use super::seal::Sealer;
 use super::{count, json, unreadable};
 use crate::base::{Namespace, Revision, ServerId, ServerKey, Timestamp};
 use crate::error::{Error, Reason, Result};
+use crate::model::spec::ServerSpec;
 use crate::model::status::{
     ConnectionState, Failure, ServerRecord, ServerStatus, ServerView, Session, Verdict,
 };
@@ -64,6 +65,11 @@ pub(super) fn put(
     sealed: Option<&[u8]>,
 ) -> Result<Revision> {
     let connection = changes.connection;
+    if let Some(before) = one(connection, &record.key)?
+        && authorizes_otherwise(&before.record.spec, &record.spec)
+    {
+        auth::forget_granted(connection, &record.key)?;
+    }
     connection
         .prepare_cached(
             "INSERT INTO namespaces (name, created) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
@@ -105,6 +111,13 @@ pub(super) fn put(
     changes.server(record.view(status))
 }
 
+/// Whether what was granted under the old settings is of no use, or of harm, under the new ones: it must not reach another
+/// server. The old ones have no secrets.
+fn authorizes_otherwise(old: &ServerSpec, new: &ServerSpec) -> bool {
+    let new = new.without_secrets();
+    old.auth != new.auth || old.target() != new.target()
+}
+
 /// Replaces a server by one with another id; its questions, grants and sign-ins go with it.
 pub(super) fn rename(
     changes: &mut Changes<'_>,
@@ -128,6 +141,11 @@ pub(super) fn rename(
                 record.key
             ),
         ));
+    }
+    if let Some(before) = one(changes.connection, old)?
+        && authorizes_otherwise(&before.record.spec, &record.spec)
+    {
+        auth::forget_granted(changes.connection, old)?;
     }
     let authorizations = auth::take_all(changes.connection, sealer, old)?;
     delete(changes, old)?;
@@ -227,12 +245,6 @@ fn one(connection: &Connection, key: &ServerKey) -> Result<Option<Stored>> {
         })
         .optional()?
         .transpose()
-}
-
-/// Whether any secret is stored.
-pub(super) fn any_sealed(connection: &Connection) -> Result<bool> {
-    let sql = "SELECT 1 FROM servers WHERE sealed IS NOT NULL LIMIT 1";
-    Ok(connection.prepare(sql)?.exists([])?)
 }
 
 /// Loads every server for a new run of the daemon: opens the secrets and sets the status back to its beginning.

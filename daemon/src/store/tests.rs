@@ -1,6 +1,7 @@
 //! The store as a whole. Helpers are here, tests in the modules.
 
 mod changes;
+mod rotation;
 mod survival;
 
 use std::path::Path;

@@ -15,7 +15,7 @@ const CERTIFICATE: &[u8] = include_bytes!("tls/certificate.pem");
 const KEY: &[u8] = include_bytes!("tls/key.pem");
 const CLIENT_ROOT: &[u8] = include_bytes!("tls/client-ca.pem");
 
-/// A certificate that [`mutual`] takes, and its key.
+/// A certificate that a site with mutual TLS takes, and its key.
 pub const CLIENT: (&str, &str) = (
     include_str!("tls/client.pem"),
     include_str!("tls/client-key.pem"),

@@ -1,7 +1,7 @@
 //! A scriptable OAuth authorization server, what it protects, and the user's browser.
 //!
 //! [`FakeAuth`] verifies all that a client must do (PKCE, redirect URIs, resources, client authentication, single use of
-//! codes and refresh tokens, proofs of possession) and keeps a list of what was wrong: [`FakeAuth::faults`]. A test changes
+//! codes and refresh tokens, proofs of possession) and keeps a list of what was wrong: see [`Guard::take_faults`]. A test changes
 //! its [`Shape`], queues single answers with [`FakeAuth::next`], holds requests back with [`FakeAuth::hold`], and counts
 //! what arrived. [`Guard`] protects a [`FakeMcp`](crate::fake::FakeMcp); [`Browser`] plays the user.
 
