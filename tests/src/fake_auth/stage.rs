@@ -12,6 +12,7 @@ use crate::fake::{FakeMcp, tool};
 use crate::peers::reserve_port;
 use crate::stage::Stage;
 use crate::v1::{self, ConnectionState, ServerSpec};
+use crate::wait::{PATIENCE, eventually};
 
 /// A daemon that is watched for leaks of secrets, its apps, a protected server, its authorization server, a browser.
 pub struct AuthStage {
@@ -153,6 +154,15 @@ impl AuthStage {
             assert_eq!(crate::facts::text_of(&result.expect("CallTool")), arguments);
         });
         calls.await;
+    }
+
+    /// Waits until so many RPCs of apps are under way, wherever they wait.
+    pub async fn calls_wait(&self, count: u64) {
+        eventually("the calls to arrive", PATIENCE, async || {
+            let survey = self.daemon.survey().await;
+            (survey["rpcs"] >= count).then_some(())
+        })
+        .await;
     }
 
     /// Another authorization server that must see nothing wrong, either.

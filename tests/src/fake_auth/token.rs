@@ -95,6 +95,23 @@ impl super::FakeAuth {
         }
     }
 
+    /// A token that somebody got in another way.
+    pub fn mint(&self, resource: &str, scopes: &str) -> String {
+        let text = planted::plant(jose::random("minted"));
+        let token = Token {
+            client: String::new(),
+            resource: resource.to_owned(),
+            scopes: scopes.split_ascii_whitespace().map(str::to_owned).collect(),
+            thumbprint: String::new(),
+            family: 0,
+            spent: false,
+            dead: false,
+            expires: None,
+        };
+        self.tokens().access.insert(text.clone(), token);
+        text
+    }
+
     /// Whether it ever gave out this access token.
     pub fn issued(&self, token: &str) -> bool {
         self.tokens().access.contains_key(token)
