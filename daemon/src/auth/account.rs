@@ -17,6 +17,7 @@ use url::Url;
 use super::challenge::Challenge;
 use super::jose::DpopKey;
 use super::renewal::{Renewed, Trouble};
+use super::shown::Shown;
 use super::sign_in::Begun;
 use super::web::Web;
 use super::{Services, callback::Lease};
@@ -56,6 +57,8 @@ pub struct View {
     pub grant: Option<u64>,
     /// The newest sign-in that is pending.
     pub pending: Option<Pending>,
+    /// Whether a user has been at the authorization server, and what came back is being redeemed.
+    pub redeeming: bool,
     /// Counts sign-ins that have succeeded while the daemon runs.
     pub signed_in: u64,
     /// Counts what has ended without something in its place: sign-outs, changed settings.
@@ -66,7 +69,13 @@ impl View {
     /// Whether nothing but a user can bring the server back.
     #[must_use]
     pub fn waits_for_user(&self) -> bool {
-        self.grant.is_none() && self.pending.is_some()
+        self.grant.is_none() && self.is_under_way()
+    }
+
+    /// Whether a sign-in may yet succeed.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.pending.is_some() || self.redeeming
     }
 }
 
@@ -114,6 +123,8 @@ pub(super) struct State {
     pub(super) challenge: Challenge,
     /// The nonce that the server wants in DPoP proofs.
     nonce: Option<String>,
+    /// What the server might repeat.
+    pub(super) shown: Shown,
     pub(super) signed_in: u64,
     pub(super) endings: u64,
     pub(super) removed: bool,
@@ -205,6 +216,7 @@ impl Account {
             leases: HashMap::new(),
             challenge: Challenge::default(),
             nonce: None,
+            shown: Shown::default(),
             signed_in: 0,
             endings: 0,
             removed: false,
@@ -234,7 +246,10 @@ impl Account {
             .iter()
             .rev()
             .find(|sign_in| sign_in.state == SignInState::Pending && sign_in.expires > now);
+        let mut sign_ins = state.sign_ins.iter();
+        let redeeming = sign_ins.any(|sign_in| sign_in.state == SignInState::Redeeming);
         let view = View {
+            redeeming,
             grant: state.grant.as_ref().map(|held| held.grant.generation),
             pending: pending.map(|sign_in| Pending {
                 id: sign_in.id.clone(),
@@ -290,6 +305,7 @@ impl Account {
         };
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, held.header.clone()?);
+        self.state().shown.note(&held.grant.access_token);
         if let Some(key) = &held.key {
             let nonce = self.state().nonce.clone();
             let token = &held.grant.access_token;

@@ -17,6 +17,7 @@ mod redirect;
 pub mod registration;
 mod renewal;
 mod said;
+mod shown;
 mod sign_in;
 pub mod token;
 pub mod web;

@@ -263,7 +263,7 @@ impl Handle {
         loop {
             {
                 let now = authorization.borrow_and_update();
-                if now.signed_in > before || now.pending.is_none() {
+                if now.signed_in > before || !now.is_under_way() {
                     return now.signed_in > before;
                 }
             }
@@ -330,6 +330,8 @@ impl Handle {
                 // Somebody has just signed in, and the connection is about to be opened.
                 (ConnectionState::Authenticating, _)
                     if self.authorization.borrow().signed_in > now.sign_ins => {}
+                // Or somebody is about to have.
+                (ConnectionState::Authenticating, _) if self.authorization.borrow().redeeming => {}
                 // What was pending has ended without anybody: there has to be a new place to sign in.
                 (ConnectionState::Authenticating, _) if now.pending.is_none() => {
                     let asking = tokio::select! {

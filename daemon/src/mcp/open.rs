@@ -254,7 +254,7 @@ impl Dialer {
             Ok(agreed) => agreed,
             Err(error) => {
                 return Err(OpenFailed {
-                    error: Redactor::new(spec).error(error),
+                    error: Redactor::new(spec).with_tokens_of(&account).error(error),
                     remains: Some(dial.transport),
                 });
             }
@@ -272,7 +272,7 @@ impl Dialer {
             transport: dial.transport.clone(),
             next_id: dial.next_id,
             asker: Asker::new(self.inputs.clone(), key.clone(), spec),
-            redactor: Redactor::new(spec),
+            redactor: Redactor::new(spec).with_tokens_of(&account),
             subscriptions,
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
