@@ -20,6 +20,7 @@ pub mod clients;
 pub mod daemon;
 pub mod facts;
 pub mod fake;
+pub mod fake_keyring;
 pub mod fake_stdio;
 pub mod json;
 pub mod peers;

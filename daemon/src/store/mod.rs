@@ -31,6 +31,7 @@
 //! dropped at any time; a write that was queued happens all the same.
 
 mod key;
+mod keyring;
 mod lock;
 mod log;
 mod migrate;
