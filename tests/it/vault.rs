@@ -243,21 +243,22 @@ async fn a_change_of_the_key_that_is_killed_costs_nothing() {
     daemon.terminate().await;
     let key = daemon.data_dir().join("vault.key");
     let staged = daemon.data_dir().join("vault.key.new");
-    let start = std::time::Instant::now();
-    let whole = daemon.run(&["rotate-key"]).await;
-    assert!(whole.0.success(), "{}", whole.1);
-    let whole = start.elapsed();
-    let mut ends = std::collections::BTreeSet::new();
-    for round in 0..20 {
-        if start.elapsed() > Duration::from_secs(30) {
-            break;
-        }
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..60_u32 {
         let before = std::fs::read(&key).unwrap();
+        // What an earlier one left: it is not this one's.
+        let _absent = std::fs::remove_file(&staged);
         let mut rotation = daemon.command(&["rotate-key"]).await;
-        // The moment is what this is about: from the start to behind the end.
-        tokio::time::sleep(whole * round / 16).await;
+        let begun = async {
+            while !staged.exists() && rotation.ended().is_none() {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+        };
+        within("the new key, or the end", begun).await;
+        // The moment is what this is about: as soon as the new key is there, and later.
+        tokio::time::sleep(Duration::from_millis((round % 10).into())).await;
         rotation.signal(rustix::process::Signal::KILL);
-        let ended = rotation.wait(PATIENCE).await.expect("an end");
+        rotation.wait(PATIENCE).await.expect("an end");
         let left = staged.exists();
         daemon.restart().await;
         works(&daemon, &servers[..3]).await;
@@ -267,11 +268,15 @@ async fn a_change_of_the_key_that_is_killed_costs_nothing() {
             assert_ne!(reason, "STORE_FAILED", "round {round}: {message}");
         }
         daemon.terminate().await;
-        let changed = std::fs::read(&key).unwrap() != before;
-        ends.insert((ended.success(), left, changed));
+        seen.insert((left, std::fs::read(&key).unwrap() != before));
+        // Not yet committed, and behind the commit; between it and the end is hard to meet, and the store's own tests do.
+        if round >= 10 && seen.contains(&(true, false)) && seen.iter().any(|(_, changed)| *changed)
+        {
+            break;
+        }
     }
-    println!("{whole:?}, (completed, key left beside, key changed): {ends:?}");
-    assert!(ends.len() > 1, "every round went the same way: {ends:?}");
+    println!("(key left beside, key changed): {seen:?}");
+    assert!(seen.len() > 1, "every round went the same way: {seen:?}");
 }
 
 #[tokio::test]
