@@ -1,5 +1,6 @@
 //! The store as a whole. Helpers are here, tests in the modules.
 
+mod authorization;
 mod changes;
 mod rotation;
 mod survival;
