@@ -412,7 +412,7 @@ async fn where_nothing_is_said_the_rules_of_2025_03_26_hold() {
         for count in 1..=2 {
             let mut set = AuthStage::set(watched(), count, false).await;
             // One site is both: the server is reached through its authorization server's origin.
-            let url = front(&mut set, with_metadata).await;
+            let url = front(&mut set, with_metadata);
             set.sign_in_as(http_spec("S", &url)).await;
             set.all_can_call().await;
             set.auth.expire_tokens();
@@ -423,7 +423,7 @@ async fn where_nothing_is_said_the_rules_of_2025_03_26_hold() {
 }
 
 /// Lets the authorization server pass on what is for `/mcp`, without any metadata of the resource; returns the URL there.
-async fn front(set: &mut AuthStage, with_metadata: bool) -> String {
+fn front(set: &mut AuthStage, with_metadata: bool) -> String {
     let url = format!("{}/mcp", set.auth.origin());
     set.guard.rules(|rules| rules.metadata = Metadata::Nowhere);
     set.guard.rename(&url);

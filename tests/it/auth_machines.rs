@@ -357,17 +357,16 @@ async fn the_file_of_an_assertion_is_read_for_every_token() {
                     ..set.spec_with(at(std::path::Path::new(place)))
                 },
             );
-            match outcome.await {
-                Err(status) => assert_eq!(status.code(), Code::InvalidArgument, "{status:?}"),
-                Ok(_) => {
-                    let server = set.app().wait_for("t", ConnectionState::Failed).await;
-                    assert!(
-                        server.failure().1.contains("auth.assertion_dirs"),
-                        "{server:?}"
-                    );
-                    set.app().remove("t").await.unwrap();
-                }
+            if let Err(status) = outcome.await {
+                assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+                continue;
             }
+            let server = set.app().wait_for("t", ConnectionState::Failed).await;
+            assert!(
+                server.failure().1.contains("auth.assertion_dirs"),
+                "{server:?}"
+            );
+            set.app().remove("t").await.unwrap();
         }
         assert_eq!(set.auth.count(Endpoint::Token), asked + 1);
     })
