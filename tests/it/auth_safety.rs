@@ -1,6 +1,7 @@
 //! The defences that the specification asks for: against mix-up, open redirects, tokens that are passed through, confused
 //! deputies, and destinations that nobody may be led to.
 
+use mcp_sidecar_tests::fake::tls;
 use mcp_sidecar_tests::fake_auth::{KnownClient, jose, planted};
 use mcp_sidecar_tests::prelude::*;
 use url::Url;
@@ -512,6 +513,37 @@ async fn no_secret_is_seen_anywhere() {
         set.other().sign_out("s").await.unwrap();
     })
     .await;
+}
+
+#[tokio::test]
+async fn no_secret_is_seen_on_a_connection_that_carries_many_requests() {
+    for modern in [true, false] {
+        for count in 1..=2 {
+            let mcp = if modern {
+                FakeMcp::modern()
+            } else {
+                FakeMcp::legacy()
+            };
+            let trusting = watched().env(tls::TRUST, tls::roots().to_str().unwrap());
+            let auth = FakeAuth::start().await;
+            let set = AuthStage::set_before(trusting, count, mcp.tls(), auth).await;
+            let secret = planted::plant(jose::random("header"));
+            let mut spec = set.spec();
+            if let Some(v1::server_spec::Transport::Http(http)) = &mut spec.transport {
+                let (name, value) = ("X-Api-Key".to_owned(), secret);
+                http.headers.push(v1::Header { name, value });
+            }
+            set.sign_in_as(spec).await;
+            set.all_can_call().await;
+            set.auth.expire_tokens();
+            set.all_can_call().await;
+            let log = set.daemon.log();
+            for part in ["TRACE", "h2::codec", "hyper_util::client"] {
+                assert!(log.contains(part), "the log has no `{part}`");
+            }
+            set.finish().await;
+        }
+    }
 }
 
 /// A client that is known beforehand, as an agent of the attacker's would like to be.

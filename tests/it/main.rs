@@ -17,6 +17,7 @@ mod answers;
 mod auth_clients;
 mod auth_discovery;
 mod auth_machines;
+mod auth_peers;
 mod auth_renewals;
 mod auth_safety;
 mod auth_scopes;

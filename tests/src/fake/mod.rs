@@ -413,7 +413,11 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
     let mut seen = Seen {
         index: 0,
         http: head.method,
-        path: head.uri.to_string(),
+        // Over HTTP/2 the URI is absolute.
+        path: head
+            .uri
+            .path_and_query()
+            .map_or_else(String::new, ToString::to_string),
         headers: head.headers,
         json: lenient(std::str::from_utf8(&body).unwrap_or_default()),
         body,

@@ -8,7 +8,7 @@ use super::{Browser, FakeAuth, Guard, Page};
 use crate::clients::http_spec;
 use crate::daemon::{Builder, TestDaemon};
 use crate::facts::ServerFacts as _;
-use crate::fake::{FakeMcp, tool};
+use crate::fake::{Builder as FakeBuilder, FakeMcp, tool};
 use crate::peers::reserve_port;
 use crate::stage::Stage;
 use crate::v1::{self, ConnectionState, ServerSpec};
@@ -64,6 +64,16 @@ impl AuthStage {
         } else {
             FakeMcp::legacy()
         };
+        Self::set_before(builder, count, mcp, auth).await
+    }
+
+    /// The same with this server.
+    pub async fn set_before(
+        builder: Builder,
+        count: usize,
+        mcp: FakeBuilder,
+        auth: FakeAuth,
+    ) -> Self {
         let mcp = mcp.tool(tool("echo")).tool(tool("t1")).tool(tool("t2"));
         let mcp = mcp.start().await;
         let guard = Guard::before(&mcp, &auth);

@@ -4,6 +4,7 @@
 //! each is started.
 
 pub mod catalogue;
+pub mod chromium;
 pub mod install;
 
 use std::net::SocketAddr;

@@ -228,6 +228,12 @@ impl<'a> Exchange<'a> {
     ) -> Result<Reply, Failure> {
         let now = Clock.wall();
         let mut body = body.to_owned();
+        if authorization.is_some() {
+            // Some servers, those on the Python SDK among them, find the client by this before they look at the header.
+            let mut form = Serializer::new(body);
+            form.append_pair("client_id", &self.client.client_id);
+            body = form.finish();
+        }
         if self.client.auth == ClientAuth::PrivateKeyJwt {
             let assertion =
                 client_assertion(self.client, self.issuer, now).map_err(Failure::Client)?;

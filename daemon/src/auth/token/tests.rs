@@ -164,7 +164,7 @@ async fn a_client_proves_itself_in_its_own_way() {
             ClientAuth::Basic => {
                 let pair = STANDARD.encode("me+%3A%29:p%2Fw%2B+%25%3A");
                 assert_eq!(header, Some(format!("Basic {pair}").as_str()));
-                assert_eq!(fields, [None, None, None]);
+                assert_eq!(fields, [id, None, None]);
             }
             ClientAuth::Post => {
                 assert_eq!(
@@ -292,7 +292,7 @@ async fn an_identity_provider_vouches_for_the_user() {
         text("the-id-jag"),
         text("https://h.example"),
         text("a b"),
-        None,
+        text("me :)"),
     ];
     assert_eq!(
         sent(
