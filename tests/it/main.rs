@@ -29,6 +29,7 @@ mod calls;
 mod cancel;
 mod clock;
 mod crash;
+mod destinations;
 mod encodings;
 mod eras;
 mod fake_auth;

@@ -17,6 +17,8 @@ pub const DOMAIN: &str = "mcpsidecar";
 const MAX_MESSAGE: usize = 1024;
 /// Longest value of one fact, in bytes.
 const MAX_FACT: usize = 512;
+/// The fact that says where a user signs in.
+const AUTH_URL: &str = "auth_url";
 /// Room for all facts of a status, in bytes of keys and values.
 const MAX_FACTS: usize = 2048;
 /// Longest description of a violation, in bytes.
@@ -187,8 +189,14 @@ fn metadata(error: &Error, mut room: usize, details: &ErrorDetails) -> HashMap<S
         add("jsonrpc_code", rpc.code.to_string());
         add("jsonrpc_message", cut(&rpc.message, MAX_FACT));
     }
-    for (key, value) in error.facts() {
+    let (urls, others): (Vec<_>, Vec<_>) =
+        error.facts().iter().partition(|(key, _)| *key == AUTH_URL);
+    for (key, value) in others {
         add(key, cut(value, MAX_FACT));
+    }
+    // Whole or not at all: half a URL leads astray. The status of the server has it as well.
+    for (key, value) in urls {
+        add(key, value.clone());
     }
     if let Some(data) = error.rpc().and_then(|rpc| rpc.data.as_ref()) {
         // Whole or not at all: half a JSON text is of no use.
@@ -298,6 +306,18 @@ mod tests {
         STORE_FAILED Internal
         INTERNAL Internal
         ");
+    }
+
+    #[test]
+    fn a_place_to_sign_in_is_named_whole_or_not_at_all() {
+        for (length, told) in [(600, true), (1500, true), (5000, false)] {
+            let url = format!("https://as.example/?{}", "x".repeat(length));
+            let error = Error::new(Reason::SignInRequired, "sign in").with("auth_url", url.clone());
+            let error = error.with("scopes", "s ".repeat(300));
+            let status = to_status(&error);
+            let info = status.get_details_error_info().unwrap();
+            assert_eq!(info.metadata.get("auth_url"), told.then_some(&url));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use url::Url;
 
 use super::challenge::Challenge;
 use super::jose::DpopKey;
+use super::refusal::{nobody_may, not_granted, sign_in_required, token_refused};
 use super::renewal::{Renewed, Trouble};
 use super::shown::Shown;
 use super::sign_in::Begun;
@@ -347,7 +348,9 @@ impl Account {
         let held = {
             let mut state = self.state();
             match &state.spec.method {
-                AuthMethod::None if status == 401 => return Verdict::Failed(nobody_may(&state)),
+                AuthMethod::None if status == 401 => {
+                    return Verdict::Failed(nobody_may(state.url.as_ref()));
+                }
                 AuthMethod::None => return Verdict::NotOurs,
                 AuthMethod::Bearer(_) => return Verdict::Failed(token_refused(status)),
                 _ if state.url.is_none() => return Verdict::NotOurs,
@@ -572,55 +575,4 @@ fn after_renewal(outcome: Renewed) -> Verdict {
         Ok(_) => Verdict::Again,
         Err(Trouble::Unavailable(error) | Trouble::Ended(error)) => Verdict::Failed(error),
     }
-}
-
-fn nobody_may(state: &State) -> Error {
-    let shown = state.url.as_ref().map(printable).unwrap_or_default();
-    Error::new(
-        Reason::CredentialsRefused,
-        format!(
-            "{shown} wants authorization (HTTP 401), and is registered with `authorization.none`: UpdateServer with another \
-             way, if there shall be one"
-        ),
-    )
-}
-
-fn token_refused(status: u16) -> Error {
-    Error::new(
-        Reason::CredentialsRefused,
-        format!(
-            "the server refuses the registered token (HTTP {status}); UpdateServer with `authorization.bearer_token` \
-             sets another one"
-        ),
-    )
-}
-
-pub(super) fn not_granted(wanted: &Scopes) -> Error {
-    Error::new(
-        Reason::ScopeNotGranted,
-        format!(
-            "the server wants the scopes `{wanted}`, and they were asked for and not granted; StartSignIn asks again"
-        ),
-    )
-    .with("scopes", wanted.to_string())
-}
-
-/// The error that tells how to go on with a sign-in.
-pub(super) fn sign_in_required(shown: &str, sign_in: &SignIn) -> Error {
-    let scopes = &sign_in.terms.scopes;
-    let for_scopes = if scopes.is_empty() {
-        String::new()
-    } else {
-        format!(" for the scopes `{scopes}`")
-    };
-    Error::new(
-        Reason::SignInRequired,
-        format!(
-            "{shown} wants a user to sign in at {}{for_scopes}: open the `auth_url`, or call StartSignIn",
-            sign_in.terms.server.issuer
-        ),
-    )
-    .with("auth_url", sign_in.auth_url.clone())
-    .with("sign_in_id", sign_in.id.as_str())
-    .with("scopes", scopes.to_string())
 }

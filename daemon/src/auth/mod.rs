@@ -14,6 +14,7 @@ mod identity;
 pub mod jose;
 mod life;
 mod redirect;
+mod refusal;
 pub mod registration;
 mod renewal;
 mod said;

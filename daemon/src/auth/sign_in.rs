@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use url::Url;
 
-use super::account::{Account, Held, not_granted};
+use super::account::{Account, Held};
 use super::jose::DpopKey;
 use super::redirect::{Answer, Redirect};
+use super::refusal::not_granted;
 use super::registration::{self, Choice, Wanted};
 use super::said::said;
 use super::token::{self, Failure};
