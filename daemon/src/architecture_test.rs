@@ -142,6 +142,11 @@ const CONFINED: &[Confined] = &[
         "SQL lives in the store",
     ),
     Confined(
+        "zbus",
+        &["store/keyring.rs"],
+        "one place knows the session bus",
+    ),
+    Confined(
         "reqwest::Client::",
         &["policy/", "policy.rs"],
         "every client asks the policy",

@@ -132,7 +132,7 @@ impl Cli {
 fn rotate(config: &Config, keys: &Keys, out: &mut impl Write) -> Result<()> {
     mcp_sidecard::telemetry::init(&config.log)?;
     let rotated = mcp_sidecard::rotate_key(config, keys)?;
-    let key = rotated.key.display();
+    let key = &rotated.key;
     let what_next = if rotated.in_place {
         "back it up"
     } else {

@@ -298,10 +298,10 @@ pub struct AuthConfig {
 #[serde(default)]
 pub struct VaultConfig {
     /// Where the key is that encrypts secrets at rest. `"credential"`: the credential `vault-key` that the service manager
-    /// passes (`LoadCredentialEncrypted=`). `"key_file"`: a file, made if nothing is encrypted yet. Default `"auto"`: the
-    /// credential if one is passed, else the file.
+    /// passes (`LoadCredentialEncrypted=`). `"key_file"`: a file, made if nothing is encrypted yet. `"keyring"`: the keyring of
+    /// the session in which the daemon runs (Secret Service). Default `"auto"`: the credential if one is passed, else the file.
     pub backend: KeyBackend,
-    /// The file; absolute. Not with the backend `"credential"`. Default: none, a key is made in `data_dir`.
+    /// The file; absolute. Not with the backends `"credential"` and `"keyring"`. Default: none, a key is made in `data_dir`.
     pub key_file: Option<PathBuf>,
 }
 

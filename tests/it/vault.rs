@@ -1,9 +1,10 @@
-//! Secrets at rest, from outside (case B40). The daemon uses no secret service of a desktop, so there is none to be missing:
-//! every story here runs without one. That secrets are in no log and no answer, `headers` and `hostile` show.
+//! Secrets at rest, from outside (case B40). The daemon uses the keyring of a desktop only if it is told to; all other
+//! stories here run without one. That secrets are in no log and no answer, `headers` and `hostile` show.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
+use mcp_sidecar_tests::fake_keyring::{FakeKeyring, KeyringFault};
 use mcp_sidecar_tests::prelude::*;
 
 /// A server that wants this key, and the settings that have it.
@@ -242,21 +243,22 @@ async fn a_change_of_the_key_that_is_killed_costs_nothing() {
     daemon.terminate().await;
     let key = daemon.data_dir().join("vault.key");
     let staged = daemon.data_dir().join("vault.key.new");
-    let start = std::time::Instant::now();
-    let whole = daemon.run(&["rotate-key"]).await;
-    assert!(whole.0.success(), "{}", whole.1);
-    let whole = start.elapsed();
-    let mut ends = std::collections::BTreeSet::new();
-    for round in 0..20 {
-        if start.elapsed() > Duration::from_secs(30) {
-            break;
-        }
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..60_u32 {
         let before = std::fs::read(&key).unwrap();
+        // What an earlier one left: it is not this one's.
+        let _absent = std::fs::remove_file(&staged);
         let mut rotation = daemon.command(&["rotate-key"]).await;
-        // The moment is what this is about: from the start to behind the end.
-        tokio::time::sleep(whole * round / 16).await;
+        let begun = async {
+            while !staged.exists() && rotation.ended().is_none() {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+        };
+        within("the new key, or the end", begun).await;
+        // The moment is what this is about: as soon as the new key is there, and later.
+        tokio::time::sleep(Duration::from_millis((round % 10).into())).await;
         rotation.signal(rustix::process::Signal::KILL);
-        let ended = rotation.wait(PATIENCE).await.expect("an end");
+        rotation.wait(PATIENCE).await.expect("an end");
         let left = staged.exists();
         daemon.restart().await;
         works(&daemon, &servers[..3]).await;
@@ -266,9 +268,81 @@ async fn a_change_of_the_key_that_is_killed_costs_nothing() {
             assert_ne!(reason, "STORE_FAILED", "round {round}: {message}");
         }
         daemon.terminate().await;
-        let changed = std::fs::read(&key).unwrap() != before;
-        ends.insert((ended.success(), left, changed));
+        seen.insert((left, std::fs::read(&key).unwrap() != before));
+        // Not yet committed, and behind the commit; between it and the end is hard to meet, and the store's own tests do.
+        if round >= 10 && seen.contains(&(true, false)) && seen.iter().any(|(_, changed)| *changed)
+        {
+            break;
+        }
     }
-    println!("{whole:?}, (completed, key left beside, key changed): {ends:?}");
-    assert!(ends.len() > 1, "every round went the same way: {ends:?}");
+    println!("(key left beside, key changed): {seen:?}");
+    assert!(seen.len() > 1, "every round went the same way: {seen:?}");
+}
+
+#[tokio::test]
+async fn b40_a_keyring_is_used_only_if_it_keeps_what_it_is_given() {
+    let keyring = FakeKeyring::start();
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("data");
+    let on = |address: &str| {
+        TestDaemon::builder()
+            .set("vault.backend", "keyring")
+            .env("DBUS_SESSION_BUS_ADDRESS", address)
+            .env("XDG_RUNTIME_DIR", "/nonexistent")
+            .data_dir(&dir)
+    };
+    let fails = async |fault: KeyringFault, code: i32, words: &str| {
+        keyring.fault(fault);
+        let (status, log) = on(&keyring.address()).start_and_fail().await;
+        assert_eq!(status.code(), Some(code), "{fault:?}: {log}");
+        for word in [words, "key_file"] {
+            assert!(log.contains(word), "{fault:?}: {log}");
+        }
+    };
+    // No bus, nobody on it, and a keyring that takes everything and returns nothing.
+    for address in ["", "unix:path=/nonexistent/bus"] {
+        let (status, log) = on(address).start_and_fail().await;
+        assert_eq!(status.code(), Some(1), "it may be there later: {log}");
+        assert!(
+            log.contains("no session bus") && log.contains("key_file"),
+            "{log}"
+        );
+    }
+    fails(KeyringFault::Forgets, 78, "does not return them").await;
+    fails(KeyringFault::Locked, 1, "was not unlocked").await;
+    assert!(keyring.kept("vault-key").is_empty());
+
+    keyring.fault(KeyringFault::None);
+    let (_fake, spec) = wanting("S", "of-mine").await;
+    let mut daemon = on(&keyring.address()).start().await;
+    daemon.clients().await.add("s", spec).await.unwrap();
+    let servers = ["s".to_owned()];
+    works(&daemon, &servers).await;
+    let key = keyring.kept("vault-key");
+    assert_eq!(key.len(), 1);
+    assert!(keyring.kept("probe").is_empty());
+    assert!(!dir.join("vault.key").exists());
+    daemon.restart().await;
+    works(&daemon, &servers).await;
+    let shown = String::from_utf8(key[0].clone()).unwrap();
+    assert!(!daemon.log().contains(&shown));
+    daemon.terminate().await;
+
+    let (status, log) = daemon.run(&["rotate-key"]).await;
+    assert!(status.success(), "{log}");
+    let new = keyring.kept("vault-key");
+    assert_eq!(new.len(), 1);
+    assert_ne!(new, key);
+    daemon.restart().await;
+    works(&daemon, &servers).await;
+    daemon.terminate().await;
+
+    // The key of before does not open anything, nor does it cost anything.
+    keyring.replace("vault-key", &key[0]);
+    let (status, log) = on(&keyring.address()).start_and_fail().await;
+    assert_eq!(status.code(), Some(78), "{log}");
+    assert!(log.contains("not the one"), "{log}");
+    keyring.replace("vault-key", &new[0]);
+    daemon.restart().await;
+    works(&daemon, &servers).await;
 }

@@ -22,6 +22,7 @@ pub mod daemon;
 pub mod facts;
 pub mod fake;
 pub mod fake_auth;
+pub mod fake_keyring;
 pub mod fake_stdio;
 pub mod json;
 pub mod peers;

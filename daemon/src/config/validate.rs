@@ -261,10 +261,17 @@ fn others(config: &Config, found: &mut Vec<Problem>) {
             ),
         );
     }
-    if config.vault.key_file.is_some() && config.vault.backend == KeyBackend::Credential {
+    let elsewhere = match config.vault.backend {
+        KeyBackend::Auto | KeyBackend::KeyFile => None,
+        KeyBackend::Credential => Some("credential"),
+        KeyBackend::Keyring => Some("keyring"),
+    };
+    if let (Some(backend), Some(_)) = (elsewhere, &config.vault.key_file) {
         wrong(
             "vault.key_file",
-            &"is set, and `vault.backend` is `credential`, which needs none; leave out one of them",
+            &format_args!(
+                "is set, and `vault.backend` is `{backend}`, which needs none; leave out one of them"
+            ),
         );
     }
     for (index, rule) in config.access.iter().enumerate() {

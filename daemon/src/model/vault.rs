@@ -13,4 +13,6 @@ pub enum KeyBackend {
     Credential,
     /// A file.
     KeyFile,
+    /// The keyring of the user's session.
+    Keyring,
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use super::StoreConfig;
+use super::keyring::Keyring;
 use super::lock::{file_failed, sync_dir};
 use super::seal::{KEY_LEN, Sealer};
 use crate::error::{Error, Reason, Result};
@@ -33,6 +34,8 @@ pub(super) enum KeySource {
     Credential(PathBuf),
     /// A file that the daemon makes if nothing was sealed yet.
     File(PathBuf),
+    /// An item in the keyring of the session, made likewise.
+    Keyring(Keyring),
 }
 
 impl KeySource {
@@ -51,6 +54,7 @@ impl KeySource {
         match (config.key_backend, credential) {
             (KeyBackend::KeyFile, _) | (KeyBackend::Auto, None) => Ok(file()),
             (KeyBackend::Auto | KeyBackend::Credential, Some(path)) => Ok(Self::Credential(path)),
+            (KeyBackend::Keyring, _) => Ok(Self::Keyring(Keyring::new(&config.data_dir))),
             (KeyBackend::Credential, None) => Err(failed(
                 "missing",
                 format!(
@@ -62,15 +66,16 @@ impl KeySource {
     }
 
     /// Where it is, for people.
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn place(&self) -> String {
         match self {
-            Self::Credential(path) | Self::File(path) => path,
+            Self::Credential(path) | Self::File(path) => path.display().to_string(),
+            Self::Keyring(keyring) => keyring.place(),
         }
     }
 
     /// Whether the daemon itself may put a key there.
     pub(super) fn is_ours(&self) -> bool {
-        matches!(self, Self::File(_))
+        matches!(self, Self::File(_) | Self::Keyring(_))
     }
 
     /// Finds the key with which the database is sealed. `check` is the stored key check if there is one; `in_use` says
@@ -85,87 +90,96 @@ impl KeySource {
     pub(super) fn unlock(&self, check: Option<&[u8]>, in_use: bool) -> Result<Sealer> {
         let known = |sealer: &Sealer| check.is_some_and(|check| sealer.accepts(check));
         let current = self.current()?;
-        let found = current.is_some();
-        if let Some(key) = current {
-            let sealer = Sealer::new(&key)?;
-            if !in_use || known(&sealer) {
-                return Ok(sealer);
-            }
-        }
-        if in_use && let Some(key) = self.staged()? {
+        let found = !current.is_empty();
+        let mut first = None;
+        for key in current {
             let sealer = Sealer::new(&key)?;
             if known(&sealer) {
-                self.promote()?;
-                let path = self.path().display();
-                tracing::info!(%path, "a rotation of the key that was cut short is finished");
+                return Ok(sealer);
+            }
+            first = first.or(Some(sealer));
+        }
+        let place = self.place();
+        if !in_use {
+            return first.map_or_else(|| Sealer::new(&*self.create()?), Ok);
+        }
+        if let Some(key) = self.staged()? {
+            let sealer = Sealer::new(&key)?;
+            if known(&sealer) {
+                self.promote(&key)?;
+                tracing::info!(%place, "a rotation of the key that was cut short is finished");
                 return Ok(sealer);
             }
         }
-        let shown = self.path().display();
-        match found {
-            false if !in_use => Sealer::new(&*self.create()?),
-            false => Err(failed(
-                "missing",
-                format!(
-                    "the key file `{shown}` is missing, and the database holds secrets that only it can open: put the key \
-                     back; nothing was changed"
-                ),
-            )),
-            true => Err(failed(
+        if found {
+            return Err(failed(
                 "wrong_key",
                 format!(
-                    "the key in `{shown}` is not the one that sealed the secrets in the database: put the right key back; \
+                    "the key in `{place}` is not the one that sealed the secrets in the database: put the right key back; \
                      nothing was changed"
                 ),
-            )),
+            ));
         }
+        Err(failed(
+            "missing",
+            format!(
+                "the key `{place}` is missing, and the database holds secrets that only it can open: put the key back; \
+                 nothing was changed"
+            ),
+        ))
     }
 
-    fn current(&self) -> Result<Option<Key>> {
-        match self {
-            Self::Credential(path) => read(path, Guard::Credential),
-            Self::File(path) => read(path, Guard::File),
-        }
+    /// The keys that may be the one in use. In a keyring, one that is to come is among them.
+    fn current(&self) -> Result<Vec<Key>> {
+        let key = match self {
+            Self::Credential(path) => read(path, Guard::Credential)?,
+            Self::File(path) => read(path, Guard::File)?,
+            Self::Keyring(keyring) => return keyring.keys(),
+        };
+        Ok(key.into_iter().collect())
     }
 
     fn staged(&self) -> Result<Option<Key>> {
         match self {
-            Self::Credential(_) => Ok(None),
+            Self::Credential(_) | Self::Keyring(_) => Ok(None),
             Self::File(path) => read(&staged_path(path), Guard::File),
         }
     }
 
     /// Makes the first key.
     fn create(&self) -> Result<Key> {
-        let path = self.path();
         let key = generate()?;
         self.stage(&key)?;
-        // Whole or not at all; and never in place of one that came meanwhile.
-        let staged = staged_path(path);
-        std::fs::hard_link(&staged, path).map_err(|cause| file_failed("create", path, &cause))?;
-        std::fs::remove_file(&staged).map_err(|cause| file_failed("remove", &staged, &cause))?;
-        sync_parent(path)?;
-        if self.current()?.is_none_or(|kept| kept != key) {
+        if let Self::File(path) = self {
+            // Whole or not at all; and never in place of one that came meanwhile.
+            let staged = staged_path(path);
+            std::fs::hard_link(&staged, path)
+                .map_err(|cause| file_failed("create", path, &cause))?;
+            std::fs::remove_file(&staged)
+                .map_err(|cause| file_failed("remove", &staged, &cause))?;
+            sync_parent(path)?;
+        }
+        let place = self.place();
+        if !self.current()?.contains(&key) {
             return Err(failed(
                 "not_kept",
                 format!(
-                    "a key was written to `{}` and cannot be read back: see the file system, or choose another place with \
-                     `vault.key_file`",
-                    path.display()
+                    "a key was written to `{place}` and cannot be read back: see the file system, or choose another place \
+                     with `vault.key_file`"
                 ),
             ));
         }
-        let path = path.display();
-        tracing::info!(%path, "a new key for sealing secrets was created: back it up");
+        tracing::info!(%place, "a new key for sealing secrets was created: back it up");
         Ok(key)
     }
 
-    /// Puts the key that is to come beside the one in use. On disk when it returns.
+    /// Puts the key that is to come beside the one in use. Kept when it returns.
     pub(super) fn stage(&self, key: &Key) -> Result<()> {
-        let path = self.path();
-        if !self.is_ours() {
-            return Err(not_ours(path));
-        }
+        let path = match self {
+            Self::Credential(path) => return Err(not_ours(path)),
+            Self::File(path) => path,
+            Self::Keyring(keyring) => return keyring.add(key),
+        };
         let staged = staged_path(path);
         // One that was not used: the key in use has just opened the database.
         match std::fs::remove_file(&staged) {
@@ -179,8 +193,12 @@ impl KeySource {
     }
 
     /// Puts the key that was to come in place of the one that was in use.
-    pub(super) fn promote(&self) -> Result<()> {
-        let path = self.path();
+    pub(super) fn promote(&self, key: &Key) -> Result<()> {
+        let path = match self {
+            Self::Credential(path) => return Err(not_ours(path)),
+            Self::File(path) => path,
+            Self::Keyring(keyring) => return keyring.keep_only(key),
+        };
         let staged = staged_path(path);
         std::fs::rename(&staged, path).map_err(|cause| file_failed("rename", &staged, &cause))?;
         sync_parent(path)
@@ -238,13 +256,11 @@ fn read(path: &Path, guard: Guard) -> Result<Option<Key>> {
     Read::take(&mut file, 256)
         .read_to_end(&mut text)
         .map_err(|cause| file_failed("read", path, &cause))?;
-    let mut key = Zeroizing::new([0; KEY_LEN]);
-    if text.len() == KEY_LEN {
-        key.copy_from_slice(&text);
-        return Ok(Some(key));
-    }
-    let digits = text.trim_ascii();
-    let bad = || {
+    let key = match <[u8; KEY_LEN]>::try_from(text.as_slice()) {
+        Ok(bytes) => Some(Zeroizing::new(bytes)),
+        Err(_) => std::str::from_utf8(&text).ok().and_then(from_hex),
+    };
+    let key = key.ok_or_else(|| {
         failed(
             "no_key",
             format!(
@@ -252,16 +268,35 @@ fn read(path: &Path, guard: Guard) -> Result<Option<Key>> {
                 path.display()
             ),
         )
-    };
+    })?;
+    Ok(Some(key))
+}
+
+/// A key in hexadecimal digits, with or without a line end.
+pub(super) fn from_hex(text: &str) -> Option<Key> {
+    let digits = text.trim_ascii().as_bytes();
     if digits.len() != 2 * KEY_LEN {
-        return Err(bad());
+        return None;
     }
+    let mut key = Zeroizing::new([0; KEY_LEN]);
     for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = pair.first().copied().and_then(hex_digit).ok_or_else(bad)?;
-        let low = pair.last().copied().and_then(hex_digit).ok_or_else(bad)?;
+        let high = pair.first().copied().and_then(hex_digit)?;
+        let low = pair.last().copied().and_then(hex_digit)?;
         *byte = (high << 4) | low;
     }
-    Ok(Some(key))
+    Some(key)
+}
+
+/// A key as hexadecimal digits.
+pub(super) fn to_hex(key: &Key) -> Zeroizing<String> {
+    // Exactly large enough: a reallocation would leave a copy behind that nobody wipes.
+    let mut text = Zeroizing::new(String::with_capacity(2 * KEY_LEN));
+    for byte in key.iter() {
+        for digit in [byte >> 4, byte & 0xf] {
+            text.extend(char::from_digit(u32::from(digit), 16));
+        }
+    }
+    text
 }
 
 fn hex_digit(digit: u8) -> Option<u8> {
@@ -349,6 +384,11 @@ mod tests {
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     }
 
+    fn file(root: &Path) -> (KeySource, PathBuf) {
+        let path = root.join(KEY_FILE);
+        (KeySource::File(path.clone()), path)
+    }
+
     fn check_of(byte: u8) -> Vec<u8> {
         Sealer::new(&[byte; KEY_LEN]).unwrap().key_check().unwrap()
     }
@@ -386,13 +426,13 @@ mod tests {
     #[test]
     fn a_key_that_others_may_read_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        let source = KeySource::File(root.path().join(KEY_FILE));
+        let (source, path) = file(root.path());
         source.unlock(None, false).unwrap();
-        let mode = std::fs::metadata(source.path()).unwrap().mode() & 0o777;
+        let mode = std::fs::metadata(&path).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o600);
         let names: Vec<_> = std::fs::read_dir(root.path()).unwrap().collect();
         assert_eq!(names.len(), 1, "{names:?}");
-        std::fs::set_permissions(source.path(), PermissionsExt::from_mode(0o640)).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
         let refused = source.unlock(None, false).err().unwrap();
         assert!(refused.message().contains("chmod 600"), "{refused}");
     }
@@ -400,29 +440,29 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused() {
         let root = tempfile::tempdir().unwrap();
-        let source = KeySource::File(root.path().join(KEY_FILE));
+        let (source, path) = file(root.path());
         for text in ["", "short", &"g".repeat(64), &"a".repeat(65)] {
-            put(source.path(), text.as_bytes(), 0o600);
+            put(&path, text.as_bytes(), 0o600);
             assert!(source.unlock(None, false).is_err(), "{text}");
-            assert_eq!(std::fs::read(source.path()).unwrap(), text.as_bytes());
+            assert_eq!(std::fs::read(&path).unwrap(), text.as_bytes());
         }
     }
 
     #[test]
     fn a_key_that_came_meanwhile_is_not_replaced() {
         let root = tempfile::tempdir().unwrap();
-        let source = KeySource::File(root.path().join(KEY_FILE));
-        put(source.path(), &[7; KEY_LEN], 0o600);
+        let (source, path) = file(root.path());
+        put(&path, &[7; KEY_LEN], 0o600);
         assert!(source.create().is_err());
-        assert_eq!(std::fs::read(source.path()).unwrap(), [7; KEY_LEN]);
+        assert_eq!(std::fs::read(&path).unwrap(), [7; KEY_LEN]);
     }
 
     #[test]
     fn a_key_that_is_to_come_counts_only_if_the_database_goes_by_it() {
         let root = tempfile::tempdir().unwrap();
-        let source = KeySource::File(root.path().join(KEY_FILE));
-        let staged = staged_path(source.path());
-        put(source.path(), &[1; KEY_LEN], 0o600);
+        let (source, path) = file(root.path());
+        let staged = staged_path(&path);
+        put(&path, &[1; KEY_LEN], 0o600);
         put(&staged, &[2; KEY_LEN], 0o600);
         source.unlock(Some(&check_of(1)), true).unwrap();
         assert!(staged.exists());
@@ -431,6 +471,6 @@ mod tests {
         assert!(staged.exists());
         source.unlock(Some(&check_of(2)), true).unwrap();
         assert!(!staged.exists());
-        assert_eq!(std::fs::read(source.path()).unwrap(), [2; KEY_LEN]);
+        assert_eq!(std::fs::read(&path).unwrap(), [2; KEY_LEN]);
     }
 }

@@ -33,6 +33,7 @@
 
 mod auth;
 mod key;
+mod keyring;
 mod lock;
 mod log;
 mod migrate;

@@ -79,7 +79,7 @@ pub struct Rotated {
     /// How many did not open before, and were left as they are.
     pub left: usize,
     /// Where the new key is.
-    pub key: PathBuf,
+    pub key: String,
     /// Whether the daemon finds it there; otherwise it has to be passed as the credential from now on.
     pub in_place: bool,
     /// Why remains of what the old key sealed could not be wiped from the files; they go with later writes.
@@ -169,7 +169,7 @@ pub(super) fn rotate(
     at(Step::Resealed);
     transaction.commit()?;
     at(Step::Committed);
-    let (in_place, key) = old.promote(keys)?;
+    let (in_place, key) = old.promote(&new, keys)?;
     at(Step::Promoted);
     Ok(Rotated {
         resealed: done.0,
@@ -295,14 +295,15 @@ impl Place {
     }
 
     /// Whether the new key is in place, and where it is.
-    fn promote(&self, keys: &Keys) -> Result<(bool, PathBuf)> {
+    fn promote(&self, key: &Key, keys: &Keys) -> Result<(bool, String)> {
         match self {
             Self::Configured(source) if source.is_ours() => {
-                source.promote()?;
-                Ok((true, source.path().to_owned()))
+                source.promote(key)?;
+                Ok((true, source.place()))
             }
             Self::Configured(_) | Self::Given(_) => {
-                Ok((false, keys.new.clone().unwrap_or_default()))
+                let given = keys.new.as_deref().map(|path| path.display().to_string());
+                Ok((false, given.unwrap_or_default()))
             }
         }
     }
