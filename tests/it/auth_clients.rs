@@ -193,6 +193,25 @@ async fn b08_a_client_that_the_token_endpoint_does_not_know_is_registered_anew()
     .await;
 }
 
+#[tokio::test]
+async fn b08_a_client_that_the_authorization_endpoint_does_not_permit_is_registered_anew() {
+    for code in ["unauthorized_client", "invalid_client", "access_denied"] {
+        protected(async |set| {
+            let url = set.add_protected().await;
+            set.auth.decide(Decision::Refuse(code, "not this one"));
+            let page = set.browser.visit(&url).await;
+            assert!(page.text.contains("not this one"), "{}", page.text);
+            let sign_in = set.other().start_sign_in("s").await.unwrap();
+            assert_eq!(set.browser.visit(&sign_in.auth_url).await.status, 200);
+            set.all_ready().await;
+            // What the user says is none of the client's business.
+            let registrations = if code == "access_denied" { 1 } else { 2 };
+            assert_eq!(set.auth.count(Endpoint::Register), registrations);
+        })
+        .await;
+    }
+}
+
 /// The local addresses at which a process listens.
 fn listens_at(pid: i32) -> Vec<std::net::SocketAddr> {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();

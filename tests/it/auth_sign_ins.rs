@@ -1,5 +1,5 @@
 //! The life of a sign-in: begun, shown to everybody, completed once, over a restart, or ended without harm (behaviours 48 to
-//! 63, 69, 74 and 75).
+//! 63, 69 and 75).
 
 use mcp_sidecar_tests::fake_auth::{Page, oauth_error, play};
 use mcp_sidecar_tests::prelude::*;
@@ -467,31 +467,6 @@ async fn a_restart_while_a_code_is_redeemed_voids_that_sign_in_cleanly() {
 }
 
 #[tokio::test]
-async fn behaviour_74_a_server_that_is_removed_leaves_nothing_behind() {
-    protected(async |set| {
-        set.sign_in().await;
-        let pending = set.app().start_sign_in("s").await.unwrap();
-        let redirect = set.browser.decide(&pending.auth_url).await;
-        set.other().remove("s").await.unwrap();
-        eventually("the revocation", PATIENCE, async || {
-            set.auth.live_tokens().is_empty().then_some(())
-        })
-        .await;
-        assert!(set.auth.count(Endpoint::Revoke) >= 1);
-        let outcome = set.app().sign_in(&pending.id).await;
-        ErrorFacts::expect(outcome, Code::NotFound, "SIGN_IN_NOT_FOUND");
-        set.app().complete_sign_in(&redirect).await.unwrap_err();
-        let outcome = set.app().auth_status("s").await;
-        ErrorFacts::expect(outcome, Code::NotFound, "SERVER_NOT_FOUND");
-        // Not even the client is remembered.
-        set.sign_in().await;
-        set.all_can_call().await;
-        assert_eq!(set.auth.count(Endpoint::Register), 2);
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn behaviour_75_where_nobody_shall_sign_in_the_error_says_exactly_that() {
     protected(async |set| {
         let spec = set.spec_with(v1::Authorization {
@@ -523,53 +498,6 @@ async fn behaviour_75_where_nobody_shall_sign_in_the_error_says_exactly_that() {
         let facts = ErrorFacts::expect(outcome, Code::Unavailable, "AUTHORIZATION_UNAVAILABLE");
         assert!(facts.message.contains("auth.callback_port"), "{facts:?}");
         assert_eq!(set.auth.count(Endpoint::Authorize), 0);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn who_signs_out_is_asked_to_sign_in_again() {
-    for revokes in [true, false] {
-        protected(async |set| {
-            set.auth.shape(|shape| shape.revokes = revokes);
-            set.sign_in().await;
-            let out = set.other().sign_out("s").await.unwrap();
-            assert_eq!((out.was_signed_in, out.revoked), (true, revokes));
-            if revokes {
-                assert_eq!(set.auth.live_tokens(), Vec::<String>::new());
-            }
-            let url = set.auth_url().await;
-            let status = set.app().auth_status("s").await.unwrap();
-            assert!(!status.signed_in && status.issuer.is_empty(), "{status:?}");
-            let out = set.app().sign_out("s").await.unwrap();
-            assert_eq!((out.was_signed_in, out.revoked), (false, false));
-            let url = match set.app().auth_status("s").await.unwrap().pending.first() {
-                Some(pending) => pending.auth_url.clone(),
-                None => set
-                    .app()
-                    .start_sign_in("s")
-                    .await
-                    .map_or(url, |begun| begun.auth_url),
-            };
-            says(&set.browser.visit(&url).await, 200, "Signed in");
-            set.all_ready().await;
-            set.all_can_call().await;
-        })
-        .await;
-    }
-}
-
-#[tokio::test]
-async fn a_revocation_that_cannot_be_had_keeps_nobody_signed_in() {
-    protected(async |set| {
-        set.sign_in().await;
-        set.auth.reply(Endpoint::Revoke, |_| Some(Reply::Reset));
-        let out = set.other().sign_out("s").await.unwrap();
-        assert_eq!((out.was_signed_in, out.revoked), (true, false));
-        set.auth_url().await;
-        set.restart().await;
-        set.auth_url().await;
-        assert!(!set.app().auth_status("s").await.unwrap().signed_in);
     })
     .await;
 }
@@ -628,33 +556,5 @@ async fn only_a_few_sign_ins_of_a_server_are_pending() {
             set.all_ready().await;
         },
     )
-    .await;
-}
-
-#[tokio::test]
-async fn changed_settings_of_authorization_end_what_was_granted_under_the_old_ones() {
-    protected(async |set| {
-        set.sign_in().await;
-        let spec = set.spec_with(v1::Authorization {
-            scopes: vec!["other".to_owned()],
-            ..Default::default()
-        });
-        set.other()
-            .update("s", spec, &["authorization"])
-            .await
-            .unwrap();
-        let url = set.auth_url().await;
-        says(&set.browser.visit(&url).await, 200, "Signed in");
-        set.all_ready().await;
-        set.all_can_call().await;
-        assert_eq!(set.auth.last(Endpoint::Authorize).scopes(), ["other"]);
-        // Other settings are none of its business.
-        let mut spec = set.spec();
-        spec.name = "Another name".to_owned();
-        set.other().update("s", spec, &["name"]).await.unwrap();
-        set.all_ready().await;
-        set.all_can_call().await;
-        assert_eq!(set.auth.count(Endpoint::Authorize), 2);
-    })
     .await;
 }

@@ -21,6 +21,7 @@ mod auth_peers;
 mod auth_renewals;
 mod auth_safety;
 mod auth_scopes;
+mod auth_servers;
 mod auth_sign_ins;
 mod auth_waiting;
 mod bad_authorization;
