@@ -14,7 +14,7 @@ use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use tokio::sync::watch;
 use url::Url;
 
-use super::challenge::Challenge;
+use super::challenge::{self, Challenge};
 use super::jose::DpopKey;
 use super::refusal::{nobody_may, not_granted, sign_in_required, token_refused};
 use super::renewal::{Renewed, Trouble};
@@ -24,7 +24,9 @@ use super::web::Web;
 use super::{Services, callback::Lease};
 use crate::base::{Clock, Secret, ServerKey, SignInId, Timestamp};
 use crate::error::{Error, Reason, Result};
-use crate::model::auth::{AuthMethod, AuthSpec, Grant, Registration, Scopes, SignIn, SignInState};
+use crate::model::auth::{
+    AuthMethod, AuthSpec, Grant, Registration, Scopes, SignIn, SignInState, same_origin,
+};
 use crate::model::spec::{HttpSpec, ServerSpec, TransportSpec};
 use crate::policy::printable;
 
@@ -128,6 +130,8 @@ pub(super) struct State {
     pub(super) shown: Shown,
     pub(super) signed_in: u64,
     pub(super) endings: u64,
+    /// Counts what makes worthless what is on its way: changed settings, sign-outs, the removal.
+    pub(super) era: u64,
     pub(super) removed: bool,
 }
 
@@ -220,6 +224,7 @@ impl Account {
             shown: Shown::default(),
             signed_in: 0,
             endings: 0,
+            era: 0,
             removed: false,
         };
         Self(Arc::new(Inner {
@@ -280,8 +285,11 @@ impl Account {
                 return bearer(&token.value);
             }
             match &state.grant {
-                // What was granted for one server is shown to no other.
-                Some(held) if state.url.as_ref().is_some_and(|own| same_origin(own, url)) => {
+                // What was granted for one server is shown to no other, whatever the settings say by now.
+                Some(held)
+                    if state.url.as_ref().is_some_and(|own| same_origin(own, url))
+                        && held.grant.is_for(url) =>
+                {
                     Arc::clone(held)
                 }
                 // The server says with 401 how it wants to be authorized at.
@@ -329,9 +337,8 @@ impl Account {
     /// Takes note of an answer to a request with these credentials: servers change their nonces with any of them
     /// (RFC 9449 section 8.2).
     pub fn answered(&self, headers: &HeaderMap) {
-        if let Some(nonce) = headers.get("dpop-nonce") {
-            let nonce = nonce.to_str().ok().map(str::to_owned);
-            self.state().nonce = nonce.filter(|nonce| !nonce.is_empty());
+        if let Some(nonce) = challenge::nonce(headers) {
+            self.state().nonce = Some(nonce);
         }
     }
 
@@ -519,12 +526,6 @@ impl Account {
     pub(super) fn is_renewable(&self, grant: &Grant) -> bool {
         grant.refresh_token.is_some() || !self.state().spec.is_interactive()
     }
-}
-
-fn same_origin(one: &Url, other: &Url) -> bool {
-    one.scheme() == other.scheme()
-        && one.host() == other.host()
-        && one.port_or_known_default() == other.port_or_known_default()
 }
 
 fn has_expired(grant: &Grant) -> bool {

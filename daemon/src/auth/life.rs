@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::account::{self, Account, Held};
+use super::account::{self, Account, Held, State};
 use super::challenge::Challenge;
 use super::{AuthStatus, token};
 use crate::base::ServerKey;
@@ -17,11 +17,19 @@ impl Account {
         let pending: Vec<SignIn> = {
             let mut state = self.state();
             for (_, grant) in stored.grants {
-                state.generation = grant.generation;
+                let generation = grant.generation;
+                state.generation = generation;
+                // Whoever may not see them: a daemon that ended at the wrong moment left them behind.
+                let fits = state.url.as_ref().is_none_or(|url| grant.is_for(url));
                 match Held::new(grant) {
-                    Ok(held) => state.grant = Some(Arc::new(held)),
+                    Ok(held) if fits => state.grant = Some(Arc::new(held)),
+                    Ok(_) => {
+                        tracing::error!(server = %state.key, "stored tokens are those of another server");
+                        state.unreadable = Some(generation);
+                    }
                     Err(error) => {
                         tracing::error!(server = %state.key, %error, "stored tokens cannot be used");
+                        state.unreadable = Some(generation);
                     }
                 }
             }
@@ -89,7 +97,8 @@ impl Account {
             state.web = web;
             if changed {
                 state.challenge = Challenge::default();
-                state.trouble = None;
+                // In the same instant: the tokens are not for where the server is now.
+                self.drop_grant(&mut state);
             }
             changed
         };
@@ -99,27 +108,50 @@ impl Account {
         Ok(())
     }
 
-    /// Forgets the grant and ends what is pending. Returns the grant.
+    /// Forgets the grant, ends sign-ins, and makes worthless whatever is on its way. Returns the grant.
     pub(super) async fn let_go(&self) -> Result<Option<Grant>> {
-        let (grant, pending) = {
-            let state = self.state();
-            let grant = state.grant.as_ref().map(|held| held.grant.clone());
-            let pending = state.sign_ins.iter();
-            let pending = pending.filter(|sign_in| sign_in.state == SignInState::Pending);
-            let pending: Vec<_> = pending.map(|sign_in| sign_in.id.clone()).collect();
-            (grant, pending)
-        };
-        for id in pending {
-            self.end_sign_in(&id, SignInState::Cancelled, None).await?;
-        }
-        if let Some(grant) = &grant {
-            self.forget(grant.generation).await?;
+        let open = {
             let mut state = self.state();
-            state.unstored = None;
-            state.endings += 1;
-            self.publish(&state);
+            state.begin_era();
+            let open = state.sign_ins.iter();
+            let open = open.filter(|sign_in| !sign_in.state.is_over());
+            open.map(|sign_in| sign_in.id.clone()).collect::<Vec<_>>()
+        };
+        for id in open {
+            self.break_off(&id).await?;
         }
-        Ok(grant)
+        let key = self.state().key.clone();
+        // Whatever generation it has by now.
+        self.0.services.store.forget_any_grant(key).await?;
+        let mut state = self.state();
+        state.unreadable = None;
+        let held = self.drop_grant(&mut state);
+        Ok(held.map(|held| held.grant.clone()))
+    }
+
+    /// Lets the grant go, in memory.
+    fn drop_grant(&self, state: &mut State) -> Option<Arc<Held>> {
+        let held = state.grant.take();
+        (state.trouble, state.failures) = (None, 0);
+        if held.is_some() {
+            state.endings += 1;
+        }
+        self.publish(state);
+        held
+    }
+
+    /// Has tokens forgotten that came too late: the settings have changed, or somebody has signed out.
+    pub(super) async fn discard(&self, grant: Grant) {
+        let key = self.state().key.clone();
+        let generation = grant.generation;
+        let forgotten = self.0.services.store.forget_grant(key, generation).await;
+        if let Err(error) = forgotten {
+            tracing::error!(%error, "tokens that came too late could not be forgotten");
+        }
+        let account = self.clone();
+        self.0.services.tasks.spawn(async move {
+            account.revoke(&grant).await;
+        });
     }
 
     pub(super) async fn sign_out(&self) -> Result<(bool, bool)> {
@@ -158,6 +190,7 @@ impl Account {
         let grant = {
             let mut state = self.state();
             state.removed = true;
+            state.begin_era();
             state.leases.clear();
             state.sign_ins.clear();
             state.registrations.clear();
@@ -191,5 +224,13 @@ impl Account {
             pending: pending.cloned().collect(),
             grant,
         }
+    }
+}
+
+impl State {
+    /// What is on its way is worth nothing from now on, and nobody new waits for it.
+    fn begin_era(&mut self) {
+        self.era += 1;
+        (self.unstored, self.renewing, self.beginning) = (None, None, None);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use super::account::{Account, Held};
+use super::account::{Account, Held, State};
 use super::challenge::Challenge;
 use super::jose::DpopKey;
 use super::token::{self, Failure, Tokens};
@@ -61,9 +61,15 @@ impl Account {
                 (None, _) => {
                     let (done, outcome) = oneshot::channel();
                     let (account, refused) = (self.clone(), refused.cloned());
+                    let era = state.era;
                     self.0.services.work.spawn(async move {
-                        let outcome = account.renew_now(over, more, refused).await;
-                        account.state().renewing = None;
+                        let outcome = account.renew_now(over, more, refused, era).await;
+                        {
+                            let mut state = account.state();
+                            if state.era == era {
+                                state.renewing = None;
+                            }
+                        }
                         // Nobody may be waiting any more.
                         let _ = done.send(outcome);
                     });
@@ -107,15 +113,23 @@ impl Account {
         over: Option<u64>,
         more: Scopes,
         refused: Option<Challenge>,
+        era: u64,
     ) -> Renewed {
-        let unstored = self.state().unstored.take();
-        if let Some(grant) = unstored {
-            return self.keep(grant, over).await;
-        }
-        let (held, spec, web) = {
-            let state = self.state();
-            (state.grant.clone(), state.spec.clone(), state.web.clone())
+        let (unstored, held, spec, web) = {
+            let mut state = self.state();
+            if state.era != era {
+                return Err(superseded(&state));
+            }
+            (
+                state.unstored.take(),
+                state.grant.clone(),
+                state.spec.clone(),
+                state.web.clone(),
+            )
         };
+        if let Some(grant) = unstored {
+            return self.keep(grant, over, era).await;
+        }
         let web = web.map_err(Trouble::Ended)?;
         let before = held.as_ref().map(|held| &held.grant);
         let interactive = spec.is_interactive();
@@ -146,8 +160,9 @@ impl Account {
         match outcome.await {
             Ok((terms, key, tokens)) => {
                 let grant = self.grant_of(tokens, terms, key.as_ref(), before);
-                self.keep(grant, over).await
+                self.keep(grant, over, era).await
             }
+            _ if self.state().era != era => Err(superseded(&self.state())),
             Err(Failure::Unavailable(error)) => Err(self.troubled(error)),
             // A definite error that says nothing about the grant: it is kept, and tried again, slowly.
             Err(Failure::Refused(error)) if interactive => Err(self.troubled(error)),
@@ -199,48 +214,83 @@ impl Account {
         }
     }
 
-    /// Stores a grant, then uses it.
-    async fn keep(&self, grant: Grant, over: Option<u64>) -> Renewed {
+    /// Stores a grant, then uses it, unless its era is over.
+    async fn keep(&self, grant: Grant, over: Option<u64>, era: u64) -> Renewed {
         let held = match Held::new(grant.clone()) {
             Ok(held) => Arc::new(held),
             Err(error) => return self.end(over, error).await,
         };
-        let key = self.state().key.clone();
-        let over_stored = over.or(self.state().unreadable);
+        let (current, key, over_stored) = {
+            let state = self.state();
+            let over_stored = over.or(state.unreadable);
+            (state.era == era, state.key.clone(), over_stored)
+        };
+        if !current {
+            self.discard(grant).await;
+            return Err(superseded(&self.state()));
+        }
         let stored = self
             .0
             .services
             .store
             .put_grant(key, grant.clone(), over_stored);
         match stored.await {
+            Ok(true) if self.adopt(&held, era) => Ok(held),
             Ok(true) => {
-                let mut state = self.state();
-                state.grant = Some(Arc::clone(&held));
-                state.unreadable = None;
-                state.trouble = None;
-                state.failures = 0;
-                tracing::info!(
-                    server = %state.key,
-                    expires = ?held.grant.expires,
-                    "tokens were renewed"
-                );
-                self.publish(&state);
-                Ok(held)
+                self.discard(grant).await;
+                Err(superseded(&self.state()))
             }
-            // A sign-in or a sign-out was faster, or the server is gone.
-            Ok(false) => match &self.state().grant {
-                Some(held) => Ok(Arc::clone(held)),
-                None => Err(Trouble::Ended(Error::new(
-                    Reason::Superseded,
-                    "the tokens of the server were forgotten meanwhile",
-                ))),
-            },
+            Ok(false) => {
+                let trouble = {
+                    let mut state = self.state();
+                    match &state.grant {
+                        // A sign-in was faster.
+                        Some(held) if Some(held.grant.generation) != over => {
+                            return Ok(Arc::clone(held));
+                        }
+                        None if over.is_some() => return Err(superseded(&state)),
+                        _ => {}
+                    }
+                    if state.era != era {
+                        return Err(superseded(&state));
+                    }
+                    // The server has another id in the store already, and is about to have it here: these tokens are all
+                    // there is.
+                    state.unstored = Some(grant);
+                    changed_meanwhile()
+                };
+                Err(self.troubled(trouble))
+            }
             Err(error) => {
-                // The old ones may be used up: these are all there is.
-                self.state().unstored = Some(grant);
+                {
+                    let mut state = self.state();
+                    if state.era != era {
+                        return Err(superseded(&state));
+                    }
+                    // The old ones may be used up: these are all there is.
+                    state.unstored = Some(grant);
+                }
                 Err(self.troubled(error))
             }
         }
+    }
+
+    /// Uses a grant that is stored. False if its era is over.
+    fn adopt(&self, held: &Arc<Held>, era: u64) -> bool {
+        let mut state = self.state();
+        if state.era != era {
+            return false;
+        }
+        state.grant = Some(Arc::clone(held));
+        state.unreadable = None;
+        (state.trouble, state.failures) = (None, 0);
+        tracing::info!(
+            server = %state.key,
+            expires = ?held.grant.expires,
+            "tokens were renewed"
+        );
+        self.publish(&state);
+        true
     }
 
     fn troubled(&self, error: Error) -> Trouble {
@@ -375,6 +425,25 @@ impl Account {
         };
         Ok((terms, found.dpop_required))
     }
+}
+
+/// The settings have changed while tokens were on their way, or somebody has signed out.
+fn superseded(state: &State) -> Trouble {
+    if state.spec.is_interactive() {
+        Trouble::Ended(Error::new(
+            Reason::Superseded,
+            "the tokens of the server were forgotten meanwhile",
+        ))
+    } else {
+        Trouble::Unavailable(changed_meanwhile())
+    }
+}
+
+fn changed_meanwhile() -> Error {
+    Error::new(
+        Reason::AuthorizationUnavailable,
+        "the server was changed while it was asked for tokens; they are asked for again",
+    )
 }
 
 fn of_error(error: Error) -> Failure {

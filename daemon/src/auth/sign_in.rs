@@ -32,6 +32,8 @@ const OFFLINE_ACCESS: &str = "offline_access";
 const ENOUGH: Duration = Duration::from_secs(15);
 /// Ended sign-ins of one server that are remembered.
 const MAX_ENDED: usize = 50;
+/// How often the settings may change while a sign-in begins.
+const MOST_BEGINNINGS: u32 = 3;
 /// How often a code is redeemed while the token endpoint cannot be reached, and the pause before.
 const REDEEM: (u32, Duration) = (3, Duration::from_millis(500));
 
@@ -59,9 +61,15 @@ impl Account {
             } else {
                 let (done, outcome) = oneshot::channel();
                 let (account, scopes) = (self.clone(), scopes.clone());
+                let era = state.era;
                 self.0.services.tasks.spawn(async move {
                     let outcome = account.begin(scopes, step_up).await;
-                    account.state().beginning = None;
+                    {
+                        let mut state = account.state();
+                        if state.era == era {
+                            state.beginning = None;
+                        }
+                    }
                     // Nobody may be waiting any more.
                     let _ = done.send(outcome);
                 });
@@ -93,7 +101,30 @@ impl Account {
             .unwrap_or_else(|_| Err(Error::new(Reason::Draining, "the daemon is stopping")))
     }
 
+    /// Begins a sign-in under the settings that hold when it is handed out.
     async fn begin(&self, more: Scopes, step_up: bool) -> Begun {
+        for _ in 0..MOST_BEGINNINGS {
+            let era = {
+                let state = self.state();
+                if state.removed {
+                    break;
+                }
+                state.era
+            };
+            match self.begin_in(era, more.clone(), step_up).await {
+                Ok(Some(sign_in)) => return Ok(sign_in),
+                Err(error) if self.state().era == era => return Err(error),
+                Ok(None) | Err(_) => tracing::debug!("a sign-in is begun under other settings"),
+            }
+        }
+        Err(Error::new(
+            Reason::Superseded,
+            "the server was changed or removed while a sign-in began; begin another one",
+        ))
+    }
+
+    /// The same, in this era. `None` if that is over.
+    async fn begin_in(&self, era: u64, more: Scopes, step_up: bool) -> Result<Option<SignIn>> {
         let services = &self.0.services;
         let (key, url, spec, web, challenge, asked) = {
             let state = self.state();
@@ -166,7 +197,7 @@ impl Account {
         let bound = bound.map_err(|_| Error::internal("a key for DPoP cannot be made"))?;
         let (pkce, nonce) = (token::pkce(), token::fresh_state());
         let created = Clock.wall();
-        let sign_in = SignIn {
+        let mut sign_in = SignIn {
             id: SignInId::generate(),
             key,
             state: SignInState::Pending,
@@ -183,21 +214,31 @@ impl Account {
         services.store.put_sign_in(sign_in.clone()).await?;
         let too_many = {
             let mut state = self.state();
-            state.leases.insert(sign_in.id.clone(), lease);
-            state.remember(sign_in.clone());
-            self.publish(&state);
-            let pending = state.sign_ins.iter();
-            let pending = pending.filter(|other| other.state == SignInState::Pending);
-            let pending: Vec<_> = pending.map(|other| other.id.clone()).collect();
-            let most = services.settings.pending_per_server;
-            pending[..pending.len().saturating_sub(most)].to_vec()
+            (state.era == era).then(|| {
+                // It may have another id by now.
+                sign_in.key = state.key.clone();
+                state.leases.insert(sign_in.id.clone(), lease);
+                state.remember(sign_in.clone());
+                self.publish(&state);
+                let pending = state.sign_ins.iter();
+                let pending = pending.filter(|other| other.state == SignInState::Pending);
+                let pending: Vec<_> = pending.map(|other| other.id.clone()).collect();
+                let most = services.settings.pending_per_server;
+                pending[..pending.len().saturating_sub(most)].to_vec()
+            })
+        };
+        let Some(too_many) = too_many else {
+            sign_in.state = SignInState::Cancelled;
+            sign_in.expires = Clock.wall();
+            services.store.end_sign_in(sign_in).await?;
+            return Ok(None);
         };
         for id in too_many {
             self.end_sign_in(&id, SignInState::Superseded, None).await?;
         }
         self.expire_in_time(&sign_in);
         tracing::info!(server = %sign_in.key, sign_in_id = %sign_in.id, issuer = %sign_in.terms.server.issuer, "a sign-in has begun");
-        Ok(sign_in)
+        Ok(Some(sign_in))
     }
 
     /// The client to sign in as: registered now if it has to be.
@@ -283,6 +324,18 @@ impl Account {
             .step_sign_in(sign_in.clone(), SignInState::Pending)
             .await?;
         Ok(Some(sign_in))
+    }
+
+    /// Ends a sign-in, also while its code is being redeemed: what comes of that is not used.
+    pub(super) async fn break_off(&self, id: &SignInId) -> Result<()> {
+        let (pending, redeeming) = (SignInState::Pending, SignInState::Redeeming);
+        let cancelled = SignInState::Cancelled;
+        let ended = self.step(id, pending, cancelled, None);
+        let ended = ended.or_else(|| self.step(id, redeeming, cancelled, None));
+        match ended {
+            Some(ended) => self.0.services.store.end_sign_in(ended).await,
+            None => Ok(()),
+        }
     }
 
     /// Takes a sign-in from one state to another, in memory: of several that try, one succeeds.
@@ -376,6 +429,16 @@ impl Account {
 
     /// Turns a code into a grant. The `state` is used up from here on, whatever comes.
     async fn redeem(&self, sign_in: SignIn, code: Secret<String>) -> Result<SignIn> {
+        let id = sign_in.id.clone();
+        let outcome = self.redeem_now(sign_in, code).await;
+        if let Err(error) = &outcome {
+            // Whatever went wrong: nothing comes of it any more, and nobody is to wait for it.
+            self.fail(&id, error.message().to_owned()).await;
+        }
+        outcome
+    }
+
+    async fn redeem_now(&self, sign_in: SignIn, code: Secret<String>) -> Result<SignIn> {
         let store = &self.0.services.store;
         if !store
             .step_sign_in(sign_in.clone(), SignInState::Pending)
@@ -417,44 +480,40 @@ impl Account {
                     self.forget_client(&sign_in.terms.client).await?;
                 }
                 let error = failure.into_error();
-                self.fail(&sign_in, error.message().to_owned()).await?;
                 return Err(failed(&sign_in, error.message().to_owned()));
             }
         };
         let spec = self.state().spec.clone();
         if let Err(error) = renewal::check_binding(&spec, &sign_in.terms, &tokens) {
-            self.fail(&sign_in, error.message().to_owned()).await?;
             return Err(failed(&sign_in, error.message().to_owned()));
         }
         let grant = self.grant_of(tokens, sign_in.terms.clone(), key.as_ref(), None);
         self.finish(sign_in, grant).await
     }
 
-    async fn fail(&self, sign_in: &SignIn, failure: String) -> Result<()> {
-        let from = SignInState::Redeeming;
-        if let Some(failed) = self.step(&sign_in.id, from, SignInState::Failed, Some(failure)) {
-            self.0.services.store.step_sign_in(failed, from).await?;
+    async fn fail(&self, id: &SignInId, failure: String) {
+        let failed = SignInState::Failed;
+        let failed = self.step(id, SignInState::Redeeming, failed, Some(failure));
+        let Some(failed) = failed else {
+            return;
+        };
+        if let Err(error) = self.0.services.store.end_sign_in(failed).await {
+            tracing::warn!(%error, "the end of a sign-in could not be stored");
         }
-        Ok(())
     }
 
-    /// Stores the grant and the end of the sign-in, and of all others that were pending, in one transaction.
+    /// Stores the grant and the end of the sign-in, and of all others that were pending, in one transaction. A sign-in that has
+    /// ended meanwhile brings nothing.
     async fn finish(&self, mut sign_in: SignIn, grant: Grant) -> Result<SignIn> {
-        let held = match Held::new(grant.clone()) {
-            Ok(held) => std::sync::Arc::new(held),
-            Err(error) => {
-                self.fail(&sign_in, error.message().to_owned()).await?;
-                return Err(failed(&sign_in, error.message().to_owned()));
-            }
-        };
+        let held = Held::new(grant.clone());
+        let held = held.map_err(|error| failed(&sign_in, error.message().to_owned()))?;
+        let held = std::sync::Arc::new(held);
         sign_in.state = SignInState::Succeeded;
         sign_in.expires = Clock.wall();
         loop {
             let (over, others) = {
                 let state = self.state();
-                if state.removed {
-                    return Err(super::already_over(&sign_in, SignInState::Cancelled));
-                }
+                sign_in.key = state.key.clone();
                 let over = state.stored();
                 let pending = state.sign_ins.iter();
                 let pending = pending.filter(|other| other.state == SignInState::Pending);
@@ -469,32 +528,53 @@ impl Account {
             let finished =
                 store.finish_sign_in(sign_in.clone(), grant.clone(), over, others.clone());
             if finished.await? {
-                let mut state = self.state();
-                state.grant = Some(held);
-                state.signed_in += 1;
-                (state.unstored, state.unreadable) = (None, None);
-                (state.trouble, state.failures, state.doubted) = (None, 0, false);
-                for ended in others.iter().chain([&sign_in]) {
-                    state.leases.remove(&ended.id);
-                    let known = state.sign_ins.iter_mut().find(|known| known.id == ended.id);
-                    if let Some(known) = known {
-                        known.clone_from(ended);
-                        known.wipe();
-                    }
+                if self.adopt_signed_in(&sign_in, held, &others) {
+                    tracing::info!(server = %sign_in.key, sign_in_id = %sign_in.id, "signed in");
+                    return Ok(sign_in);
                 }
-                self.publish(&state);
-                tracing::info!(server = %sign_in.key, sign_in_id = %sign_in.id, "signed in");
-                return Ok(sign_in);
+                self.discard(grant).await;
+                return Err(super::already_over(&sign_in, SignInState::Cancelled));
             }
             let unchanged = {
                 let state = self.state();
                 state.stored() == over
             };
             if unchanged {
-                // The server was removed.
+                // Somebody has signed out, the settings have changed, or the server was removed.
+                self.discard(grant).await;
                 return Err(super::already_over(&sign_in, SignInState::Cancelled));
             }
         }
+    }
+
+    /// Uses the grant of a sign-in, which is stored. False if the sign-in has ended meanwhile.
+    fn adopt_signed_in(
+        &self,
+        sign_in: &SignIn,
+        held: std::sync::Arc<Held>,
+        others: &[SignIn],
+    ) -> bool {
+        let mut state = self.state();
+        let mut known = state.sign_ins.iter();
+        let lives =
+            known.any(|known| known.id == sign_in.id && known.state == SignInState::Redeeming);
+        if !lives {
+            return false;
+        }
+        state.grant = Some(held);
+        state.signed_in += 1;
+        (state.unstored, state.unreadable) = (None, None);
+        (state.trouble, state.failures, state.doubted) = (None, 0, false);
+        for ended in others.iter().chain([sign_in]) {
+            state.leases.remove(&ended.id);
+            let known = state.sign_ins.iter_mut().find(|known| known.id == ended.id);
+            if let Some(known) = known {
+                known.clone_from(ended);
+                known.wipe();
+            }
+        }
+        self.publish(&state);
+        true
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use crate::base::{Secret, ServerKey, SignInId, Timestamp};
 use crate::model::spec::NamedSecret;
@@ -403,7 +404,21 @@ pub struct Grant {
     pub dpop_key: Option<Secret<String>>,
 }
 
+/// Whether two URLs have the same origin.
+#[must_use]
+pub fn same_origin(one: &Url, other: &Url) -> bool {
+    one.scheme() == other.scheme()
+        && one.host() == other.host()
+        && one.port_or_known_default() == other.port_or_known_default()
+}
+
 impl Grant {
+    /// Whether its tokens may be shown at this URL: they are for a resource at that origin.
+    #[must_use]
+    pub fn is_for(&self, url: &Url) -> bool {
+        Url::parse(&self.terms.resource).is_ok_and(|resource| same_origin(&resource, url))
+    }
+
     /// Forgets everything secret, for whoever only wants to show it.
     pub fn wipe(&mut self) {
         self.access_token = Secret::default();

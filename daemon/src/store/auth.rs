@@ -69,6 +69,15 @@ impl Store {
             .await
     }
 
+    /// Forgets the grant of a server, whatever its generation. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn forget_any_grant(&self, key: ServerKey) -> Result<()> {
+        self.durable(move |changes| forget_any_grant(changes.connection, &key))
+            .await
+    }
+
     /// Stores a client that was registered for a server, in place of the one at the same issuer. Durable.
     ///
     /// # Errors
@@ -110,8 +119,24 @@ impl Store {
             .await
     }
 
+    /// Ends a sign-in that has not ended, as `sign_in` says, and wipes its secrets from the disk. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn end_sign_in(&self, sign_in: SignIn) -> Result<()> {
+        self.durable(move |changes| {
+            for from in [SignInState::Pending, SignInState::Redeeming] {
+                step_sign_in(changes.connection, &sign_in, from)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Stores the grant of a sign-in over the one of generation `over`, and that the sign-in has succeeded, and ends
-    /// `others`: all of it, durably, or nothing. False, and no change, if it could not be.
+    /// `others`: all of it, durably, or nothing. The grant is that of the server which the sign-in belongs to now. False, and
+    /// no change, if another grant is stored, or the sign-in has ended: also because the settings of its server were changed
+    /// or the server was removed.
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
@@ -125,7 +150,10 @@ impl Store {
         let sealer = Arc::clone(&self.0.sealer);
         self.durable(move |changes| {
             let connection = changes.connection;
-            if !put_grant(connection, &sealer, &sign_in.key, &grant, over)? {
+            let Some(key) = redeeming(connection, &sign_in.id)? else {
+                return Ok(false);
+            };
+            if !put_grant(connection, &sealer, &key, &grant, over)? {
                 return Ok(false);
             }
             step_sign_in(connection, &sign_in, SignInState::Redeeming)?;
@@ -214,6 +242,30 @@ pub(super) fn forget_grant(
             number(generation)?
         ])?;
     Ok(forgotten == 1)
+}
+
+/// Forgets the grant of a server.
+fn forget_any_grant(connection: &Connection, key: &ServerKey) -> Result<()> {
+    connection
+        .prepare_cached("DELETE FROM grants WHERE namespace = ?1 AND server_id = ?2")?
+        .execute([key.namespace.as_str(), key.id.as_str()])?;
+    Ok(())
+}
+
+/// Whose sign-in it is, if its code is being redeemed.
+fn redeeming(connection: &Connection, id: &SignInId) -> Result<Option<ServerKey>> {
+    let found = connection
+        .prepare_cached(
+            "SELECT namespace, server_id FROM sign_ins WHERE id = ?1 AND state = 'redeeming'",
+        )?
+        .query_row([id.as_str()], |row| {
+            Ok(ServerKey::new(
+                Namespace::new(row.get::<_, String>(0)?),
+                ServerId::new(row.get::<_, String>(1)?),
+            ))
+        })
+        .optional()?;
+    Ok(found)
 }
 
 /// Stores a registered client of a registered server in place of the one at the same issuer.

@@ -160,6 +160,64 @@ async fn a_sign_in_ends_once_and_takes_the_others_along() {
 }
 
 #[tokio::test]
+async fn a_sign_in_that_has_ended_brings_no_grant() {
+    type End = fn(&mut ServerRecord);
+    let ends: [Option<End>; 2] = [
+        None,
+        Some(|record| {
+            if let TransportSpec::Http(http) = &mut record.spec.transport {
+                http.url = "https://elsewhere.example/mcp".parse().unwrap();
+            }
+        }),
+    ];
+    for end in ends {
+        let root = TempDir::new().unwrap();
+        let store = filled(&config(&root)).await;
+        assert!(store.forget_grant(key("a"), 7).await.unwrap());
+        let mut done = sign_in("s", "a", later());
+        done.state = SignInState::Redeeming;
+        let step = store.step_sign_in(done.clone(), SignInState::Pending);
+        assert!(step.await.unwrap());
+        match end {
+            None => {
+                let mut cancelled = done.clone();
+                cancelled.state = SignInState::Cancelled;
+                store.end_sign_in(cancelled).await.unwrap();
+            }
+            Some(change) => {
+                let mut record = record("a");
+                change(&mut record);
+                let put = store.put_server(record, ServerStatus::default());
+                put.await.unwrap();
+            }
+        }
+        done.state = SignInState::Succeeded;
+        let finish = store.finish_sign_in(done, grant(9), None, Vec::new());
+        assert!(!finish.await.unwrap());
+        assert!(store.authorizations().await.unwrap().grants.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_grant_is_that_of_the_server_which_its_sign_in_belongs_to_now() {
+    let root = TempDir::new().unwrap();
+    let store = filled(&config(&root)).await;
+    let mut done = sign_in("s", "a", later());
+    done.state = SignInState::Redeeming;
+    let step = store.step_sign_in(done.clone(), SignInState::Pending);
+    assert!(step.await.unwrap());
+    let mut renamed = record("a");
+    renamed.key = key("z");
+    let rename = store.rename_server(key("a"), renamed, ServerStatus::default());
+    rename.await.unwrap();
+    done.state = SignInState::Succeeded;
+    let finish = store.finish_sign_in(done, grant(9), Some(7), Vec::new());
+    assert!(finish.await.unwrap());
+    let all = store.authorizations().await.unwrap();
+    assert_eq!(all.grants, [(key("z"), grant(9))]);
+}
+
+#[tokio::test]
 async fn what_was_being_redeemed_or_is_too_old_ends_with_a_restart() {
     let root = TempDir::new().unwrap();
     let config = config(&root);
