@@ -60,8 +60,8 @@ async fn behaviour_38_all_of_the_link_local_network_is_blocked_and_no_more() {
             ..Default::default()
         });
         let added = stage.app().add("s", spec).await.unwrap();
-        let reason = added.server.unwrap().failure().0;
-        assert_ne!(reason, "DESTINATION_BLOCKED");
+        let server = added.server.unwrap();
+        assert_ne!(server.failure().0, "DESTINATION_BLOCKED");
     })
     .await;
 }
