@@ -288,6 +288,30 @@ async fn a_token_is_renewed_before_it_expires() {
 }
 
 #[tokio::test]
+async fn all_calls_that_meet_the_end_of_a_grant_hear_of_the_same_sign_in() {
+    for modern in [true, false] {
+        play(&watched(), modern, &async |set: &mut AuthStage| {
+            set.sign_in().await;
+            set.auth.revoke_everything();
+            let mut places = std::collections::HashSet::new();
+            for outcome in calls(set, 50).await {
+                let facts =
+                    ErrorFacts::expect(outcome, Code::FailedPrecondition, "SIGN_IN_REQUIRED");
+                places.insert(facts.metadata["auth_url"].clone());
+            }
+            assert_eq!(places.len(), 1, "{places:?}");
+            let url = set.auth_url().await;
+            assert!(places.contains(&url));
+            set.browser.visit(&url).await;
+            set.all_ready().await;
+            all_succeeded(calls(set, 50).await);
+            assert_eq!(set.auth.count(Endpoint::Authorize), 2);
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn behaviour_73_a_call_that_meets_the_end_of_a_grant_says_where_to_sign_in() {
     // The refresh token was revoked; there never was one; the client is not known any more.
     for end in 0..3 {

@@ -1,9 +1,12 @@
 //! Scopes: what is asked for at first, and what is added when a tool wants more (case B04).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use mcp_sidecar_tests::fake_auth::play;
 use mcp_sidecar_tests::prelude::*;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 /// The scopes of all authorization requests.
 fn asked(set: &AuthStage) -> Vec<BTreeSet<String>> {
@@ -166,6 +169,44 @@ async fn b04_a_server_that_is_never_content_is_given_up() {
         }
         set.all_ready().await;
         assert_eq!(asked(set), sets(&["a", "a b"]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_older_than_what_was_granted_meanwhile_is_no_refusal() {
+    protected(async |set| {
+        alphabet(set);
+        set.guard.rules(|rules| {
+            rules.needs.remove("t2");
+        });
+        set.sign_in().await;
+        // The server looks at a call with the old token, and takes long to say so.
+        let (arrived, answer) = (Arc::new(Notify::new()), CancellationToken::new());
+        let (there, let_go) = (Arc::clone(&arrived), answer.clone());
+        set.mcp.on("tools/call", move |seen| {
+            let (there, let_go) = (Arc::clone(&there), let_go.clone());
+            async move {
+                if seen.tool() != "t2" || let_go.is_cancelled() {
+                    return Reply::Default;
+                }
+                there.notify_one();
+                let_go.cancelled().await;
+                let challenge = "Bearer error=\"insufficient_scope\", scope=\"b\"".to_owned();
+                Reply::Raw(403, vec![("www-authenticate", challenge)], "".into())
+            }
+        });
+        let call = {
+            let app = set.other().clone();
+            tokio::spawn(async move { app.call_tool("s", "t2", "{}").await })
+        };
+        within("the call", arrived.notified()).await;
+        let url = wants_more(set, "t1", "a b").await;
+        set.browser.visit(&url).await;
+        set.all_ready().await;
+        answer.cancel();
+        within("the end of the call", call).await.unwrap().unwrap();
+        assert_eq!(set.auth.count(Endpoint::Authorize), 2);
     })
     .await;
 }

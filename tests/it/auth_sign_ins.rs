@@ -398,6 +398,43 @@ async fn behaviour_62_the_redirect_of_one_server_is_nothing_to_another() {
 }
 
 #[tokio::test]
+async fn a_refusal_while_a_code_is_redeemed_waits_for_what_comes_of_it() {
+    protected(async |set| {
+        set.sign_in().await;
+        let second = set.other().start_sign_in("s").await.unwrap();
+        let redirect = set.browser.decide(&second.auth_url).await;
+        set.auth.revoke_everything();
+        let gate = set.auth.hold(Endpoint::Token);
+        let visit = {
+            let (browser, url) = (set.browser.clone(), redirect);
+            tokio::spawn(async move { browser.get(&url).await })
+        };
+        gate.arrived(1).await;
+        // The server refuses these; a user has been there already, so nobody is asked once more.
+        let refused = set.guard.refused().len();
+        let calls = (0..5).map(|number| {
+            let app = set.apps[number % set.apps.len()].clone();
+            tokio::spawn(async move { app.call_tool("s", "echo", "{}").await })
+        });
+        let calls: Vec<_> = calls.collect();
+        eventually("the refusals", PATIENCE, async || {
+            (set.guard.refused().len() >= refused + 5).then_some(())
+        })
+        .await;
+        gate.open();
+        says(&within("the page", visit).await.unwrap(), 200, "Signed in");
+        for call in calls {
+            within("the call", call).await.unwrap().unwrap();
+        }
+        set.all_ready().await;
+        assert_eq!(set.auth.count(Endpoint::Authorize), 2);
+        let pending = set.other().auth_status("s").await.unwrap().pending;
+        assert!(pending.is_empty(), "{pending:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn behaviour_69_a_pending_sign_in_survives_a_restart() {
     for kill in [true, false] {
         protected(async |set| {
