@@ -56,7 +56,7 @@ async fn fastmcp_in_both_eras() {
 }
 
 /// A server whose tokens are looked up at the provider.
-async fn resource_of_provider(mcp: &FakeMcp, provider: &HttpPeer) {
+fn resource_of_provider(mcp: &FakeMcp, provider: &HttpPeer) {
     let issuer = Arc::new(provider.url.clone());
     let (url, origin) = (mcp.url(), mcp.origin());
     let http = reqwest::Client::new();
@@ -110,7 +110,7 @@ async fn an_openid_provider_through_its_pages_in_a_real_browser() {
     for dpop in [false, true] {
         let mcp = FakeMcp::echo(true).await;
         let provider = catalogue::oidc_provider(&mcp.url(), dpop).await;
-        resource_of_provider(&mcp, &provider).await;
+        resource_of_provider(&mcp, &provider);
         one_and_two_with(watched(), async |mut stage| {
             stage
                 .app()
