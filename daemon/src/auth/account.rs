@@ -352,6 +352,10 @@ impl Account {
         headers: &HeaderMap,
     ) -> Verdict {
         let challenge = Challenge::of(headers);
+        if status == 401 || challenge.insufficient_scope() {
+            // A user may just have been at the authorization server: what comes of that decides.
+            self.settled().await;
+        }
         let held = {
             let mut state = self.state();
             match &state.spec.method {
@@ -376,9 +380,18 @@ impl Account {
         }
         match status {
             401 => self.after_401(pass, tried, held, challenge).await,
-            403 if challenge.insufficient_scope() => self.after_403(tried, held, challenge).await,
+            403 if challenge.insufficient_scope() => {
+                self.after_403(pass, tried, held, challenge).await
+            }
             _ => Verdict::NotOurs,
         }
+    }
+
+    /// Waits until nothing is being redeemed. Bounded by what a code may cost.
+    async fn settled(&self) {
+        let mut view = self.watch();
+        // It ends with the account.
+        let _ = view.wait_for(|view| !view.redeeming).await;
     }
 
     async fn after_401(
@@ -431,11 +444,19 @@ impl Account {
     /// A token that is good, but not for this (MCP 2026-07-28 basic/authorization, "Scope Challenge Handling").
     async fn after_403(
         &self,
+        pass: &Pass,
         tried: u32,
         held: Option<Arc<Held>>,
         challenge: Challenge,
     ) -> Verdict {
         let wanted = challenge.scopes.clone().unwrap_or_default();
+        if let Some(held) = &held
+            && pass.generation != Some(held.grant.generation)
+            && tried < MOST_TRIES
+        {
+            // Others were granted meanwhile.
+            return Verdict::Again;
+        }
         if let Some(held) = &held
             && !wanted.is_empty()
             && held.grant.terms.scopes.covers(&wanted)

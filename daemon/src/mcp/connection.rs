@@ -290,6 +290,14 @@ impl Handle {
             let Some(apart) = self.live().apart else {
                 return Ok((link, catalog));
             };
+            if apart.is_spent() {
+                // The link of another app has met the end of the grant, and the server's own is about to hear of it.
+                link.report_lost(Error::new(
+                    Reason::SignInRequired,
+                    "what was granted for the server has ended",
+                ));
+                continue;
+            }
             match apart.link(app, deadline).await {
                 Ok(own) => return Ok((own, catalog)),
                 // It ended with the server's own link: wait for what comes of that.

@@ -468,6 +468,7 @@ impl Actor {
             verdict,
             &self.journal,
             &self.account,
+            &link,
         );
         self.link = Some(link);
         self.next_ping = soon(self.dialer.settings.liveness);

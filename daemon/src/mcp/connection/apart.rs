@@ -55,6 +55,9 @@ struct Inner {
     verdict: Option<Verdict>,
     journal: Journal,
     account: Account,
+    /// The server's own link, and whether there was a grant when it was opened.
+    own: Arc<Link>,
+    granted: bool,
     key: Mutex<ServerKey>,
     slots: Mutex<HashMap<Owner, Slot>>,
     /// Why none is opened for now.
@@ -71,6 +74,7 @@ impl Apart {
         verdict: Option<&Verdict>,
         journal: &Journal,
         account: &Account,
+        own: &Arc<Link>,
     ) -> Option<Self> {
         (spec.isolation != Isolation::Shared).then(|| Self {
             inner: Arc::new(Inner {
@@ -79,6 +83,8 @@ impl Apart {
                 verdict: verdict.cloned(),
                 journal: journal.clone(),
                 account: account.clone(),
+                own: Arc::clone(own),
+                granted: account.watch().borrow().grant.is_some(),
                 key: Mutex::new(key.clone()),
                 slots: Mutex::default(),
                 held: Mutex::default(),
@@ -97,6 +103,11 @@ impl Apart {
                 link.rename(key.clone());
             }
         }
+    }
+
+    /// Whether the grant has ended under which all links were opened.
+    pub(super) fn is_spent(&self) -> bool {
+        self.inner.granted && self.inner.account.watch().borrow().grant.is_none()
     }
 
     /// The server was lost, for all its links.
@@ -209,6 +220,7 @@ impl Inner {
                 if !over.is_cancelled() && !self.closed.is_cancelled() {
                     self.hold(&error);
                 }
+                self.shared_fate(&error);
                 self.forget(owner, &slot);
                 slot.send_replace(Some(Err(error)));
                 if let Some(remains) = remains {
@@ -228,7 +240,10 @@ impl Inner {
             tokio::select! {
                 () = self.closed.cancelled() => break,
                 () = over.cancelled() => break,
-                _ = link.lost() => break,
+                error = link.lost() => {
+                    self.shared_fate(&error);
+                    break;
+                }
                 () = tokio::time::sleep(idle / 4) => {}
             }
             // Under the lock, so that nobody gets it between the look and the end.
@@ -240,6 +255,13 @@ impl Inner {
         }
         self.forget(owner, &slot);
         link.close().await;
+    }
+
+    /// Whoever meets it first: a server that wants a user to sign in wants that for all its links.
+    fn shared_fate(&self, error: &Error) {
+        if error.reason() == Reason::SignInRequired {
+            self.own.report_lost(error.clone());
+        }
     }
 
     async fn open(&self, over: &CancellationToken) -> Result<Arc<Link>, OpenFailed> {
