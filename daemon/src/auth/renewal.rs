@@ -23,6 +23,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins
 /// Longest pause that an authorization server may impose.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
 
+/// Longest life of an access token that is believed; longer ones could not be shown, either.
+const LONGEST_LIFE: Duration = Duration::from_hours(24 * 366 * 100);
+
 /// Why there are no new tokens.
 #[derive(Clone, Debug)]
 pub(super) enum Trouble {
@@ -128,7 +131,7 @@ impl Account {
             )
         };
         if let Some(grant) = unstored {
-            return self.keep(grant, over, era).await;
+            return self.keep(grant, over, era, false).await;
         }
         let web = web.map_err(Trouble::Ended)?;
         let before = held.as_ref().map(|held| &held.grant);
@@ -160,7 +163,7 @@ impl Account {
         match outcome.await {
             Ok((terms, key, tokens)) => {
                 let grant = self.grant_of(tokens, terms, key.as_ref(), before);
-                self.keep(grant, over, era).await
+                self.keep(grant, over, era, refused.is_some()).await
             }
             _ if self.state().era != era => Err(superseded(&self.state())),
             Err(Failure::Unavailable(error)) => Err(self.troubled(error)),
@@ -202,7 +205,9 @@ impl Account {
                 .or(granted)
                 .unwrap_or_else(|| terms.scopes.clone()),
             bound: tokens.bound,
-            expires: tokens.expires_in.map(|life| now.plus(life)),
+            expires: tokens
+                .expires_in
+                .map(|life| now.plus(life.min(LONGEST_LIFE))),
             subject: tokens
                 .subject
                 .or_else(|| before.and_then(|grant| grant.subject.clone())),
@@ -214,8 +219,8 @@ impl Account {
         }
     }
 
-    /// Stores a grant, then uses it, unless its era is over.
-    async fn keep(&self, grant: Grant, over: Option<u64>, era: u64) -> Renewed {
+    /// Stores a grant, then uses it, unless its era is over. `refused`: the server has refused the one before.
+    async fn keep(&self, grant: Grant, over: Option<u64>, era: u64, refused: bool) -> Renewed {
         let held = match Held::new(grant.clone()) {
             Ok(held) => Arc::new(held),
             Err(error) => return self.end(over, error).await,
@@ -235,7 +240,7 @@ impl Account {
             .store
             .put_grant(key, grant.clone(), over_stored);
         match stored.await {
-            Ok(true) if self.adopt(&held, era) => Ok(held),
+            Ok(true) if self.adopt(&held, era, refused) => Ok(held),
             Ok(true) => {
                 self.discard(grant).await;
                 Err(superseded(&self.state()))
@@ -276,12 +281,13 @@ impl Account {
     }
 
     /// Uses a grant that is stored. False if its era is over.
-    fn adopt(&self, held: &Arc<Held>, era: u64) -> bool {
+    fn adopt(&self, held: &Arc<Held>, era: u64, refused: bool) -> bool {
         let mut state = self.state();
         if state.era != era {
             return false;
         }
         state.grant = Some(Arc::clone(held));
+        state.unproven = refused.then(|| (held.grant.generation, Clock.now()));
         state.unreadable = None;
         (state.trouble, state.failures) = (None, 0);
         tracing::info!(

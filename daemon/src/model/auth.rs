@@ -10,6 +10,9 @@ use url::Url;
 use crate::base::{Secret, ServerKey, SignInId, Timestamp};
 use crate::model::spec::NamedSecret;
 
+/// Most scopes that are asked for at a time.
+const MOST_SCOPES: usize = 200;
+
 /// How the daemon gets authorized at a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -241,6 +244,12 @@ impl Scopes {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether there are more than anybody needs: a server that wants others each time gets no more.
+    #[must_use]
+    pub fn are_too_many(&self) -> bool {
+        self.0.len() > MOST_SCOPES
     }
 
     /// Whether this one is among them.
