@@ -131,6 +131,41 @@ async fn a_server_that_wants_other_scopes_each_time_gets_no_more_in_the_end() {
 }
 
 #[tokio::test]
+async fn what_was_agreed_with_one_authorization_server_is_shown_to_no_other() {
+    protected(async |set| {
+        // Nobody has said which one it is for: it is the one that gives tokens for it.
+        let spec = as_itself(set);
+        set.app().add("s", spec.clone()).await.unwrap();
+        set.all_ready().await;
+        set.restart().await;
+        set.all_ready().await;
+        let evil = FakeAuth::start().await;
+        set.guard.trust_only(&[&evil]);
+        set.auth.revoke_everything();
+        set.app().call_tool("s", "echo", "{}").await.unwrap_err();
+        // The grant is gone; there is to be another one, from where the client belongs or not at all.
+        let outcome = set.other().call_tool("s", "echo", "{}").await;
+        let facts = ErrorFacts::of(&outcome.unwrap_err());
+        assert_eq!(facts.reason, "CREDENTIALS_REFUSED", "{facts:?}");
+        assert!(facts.message.contains(&evil.issuer()), "{facts:?}");
+        assert_eq!(evil.count(Endpoint::Token), 0);
+        set.guard.take_faults();
+        // Unless somebody says so.
+        set.also(&evil);
+        evil.add_client(set.auth.clients().pop().unwrap());
+        let mut spec = spec;
+        spec.authorization.as_mut().unwrap().issuer = evil.issuer();
+        set.other()
+            .update("s", spec, &["authorization"])
+            .await
+            .unwrap();
+        set.all_ready().await;
+        set.all_can_call().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn challenges_without_end_are_read_up_to_a_bound() {
     protected(async |set| {
         let many: Vec<_> = (0..60)

@@ -97,6 +97,7 @@ impl Account {
             state.web = web;
             if changed {
                 state.challenge = Challenge::default();
+                state.registrations.retain(|_, known| !known.is_agreed());
                 // In the same instant: the tokens are not for where the server is now.
                 self.drop_grant(&mut state);
             }

@@ -7,6 +7,7 @@
 //! whom it belongs, and never lets anything that is not verified change what is stored.
 
 pub mod account;
+mod binding;
 pub mod callback;
 pub mod challenge;
 pub mod discovery;

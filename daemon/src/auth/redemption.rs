@@ -184,6 +184,7 @@ impl Account {
                 store.finish_sign_in(sign_in.clone(), grant.clone(), over, others.clone());
             if finished.await? {
                 if self.adopt_signed_in(&sign_in, held, &others) {
+                    self.note_agreed(&grant.terms.client).await;
                     tracing::info!(server = %sign_in.key, sign_in_id = %sign_in.id, "signed in");
                     return Ok(sign_in);
                 }

@@ -240,7 +240,10 @@ impl Account {
             .store
             .put_grant(key, grant.clone(), over_stored);
         match stored.await {
-            Ok(true) if self.adopt(&held, era, refused) => Ok(held),
+            Ok(true) if self.adopt(&held, era, refused) => {
+                self.note_agreed(&held.grant.terms.client).await;
+                Ok(held)
+            }
             Ok(true) => {
                 self.discard(grant).await;
                 Err(superseded(&self.state()))
@@ -416,6 +419,7 @@ impl Account {
             AuthMethod::WorkloadIdentity(workload) => workload.client.as_ref(),
             AuthMethod::AuthorizationCode(_) | AuthMethod::Bearer(_) | AuthMethod::None => None,
         };
+        self.check_agreed(&found.server).map_err(Failure::Refused)?;
         let client = client.cloned().unwrap_or_default();
         let client = registration::client_of(&client, &found.server).map_err(of_error)?;
         let scopes = if spec.scopes.is_empty() {

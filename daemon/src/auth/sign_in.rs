@@ -163,6 +163,7 @@ impl Account {
         let found = discovery::discover(&web, &url, &challenge, &spec).await?;
         let server = found.server;
         check(&server, code)?;
+        self.check_agreed(&server)?;
 
         let needed = challenge.scopes.clone().unwrap_or_default().union(&more);
         let first = if !spec.scopes.is_empty() {

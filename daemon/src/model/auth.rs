@@ -165,6 +165,20 @@ pub enum Assertion {
 }
 
 impl AuthSpec {
+    /// The identifier of the client that was agreed beforehand, if the daemon is to be one, or has something else to show that
+    /// is for one authorization server only.
+    #[must_use]
+    pub fn agreed_client(&self) -> Option<&str> {
+        let client = match &self.method {
+            AuthMethod::AuthorizationCode(code) => return Some(&code.client.as_ref()?.client_id),
+            AuthMethod::ClientCredentials(client) => Some(client),
+            AuthMethod::EnterpriseManaged(enterprise) => Some(&enterprise.client),
+            AuthMethod::WorkloadIdentity(workload) => workload.client.as_ref(),
+            AuthMethod::Bearer(_) | AuthMethod::None => return None,
+        };
+        Some(client.map_or("", |client| &client.client_id))
+    }
+
     /// Whether a user has to sign in.
     #[must_use]
     pub fn is_interactive(&self) -> bool {
@@ -370,6 +384,30 @@ pub struct Registration {
     pub secret_expires: Option<Timestamp>,
     /// When it was registered.
     pub created: Timestamp,
+}
+
+impl Registration {
+    /// That a client which was agreed beforehand is known at this issuer. Holds no secret.
+    #[must_use]
+    pub fn agreed(client: &Client, now: Timestamp) -> Self {
+        Self {
+            client: Client {
+                secret: None,
+                private_key: None,
+                ..client.clone()
+            },
+            redirect_uris: Vec::new(),
+            scopes: Scopes::default(),
+            secret_expires: None,
+            created: now,
+        }
+    }
+
+    /// Whether the client was agreed beforehand.
+    #[must_use]
+    pub fn is_agreed(&self) -> bool {
+        self.redirect_uris.is_empty()
+    }
 }
 
 /// Everything that is needed to get tokens: from whom, as whom, for what.
