@@ -14,10 +14,12 @@
 
 mod allow_lists;
 mod answers;
+mod auth_attacks;
 mod auth_clients;
 mod auth_discovery;
 mod auth_machines;
 mod auth_peers;
+mod auth_races;
 mod auth_renewals;
 mod auth_safety;
 mod auth_scopes;

@@ -34,6 +34,9 @@ use crate::policy::printable;
 const DPOP: HeaderName = HeaderName::from_static("dpop");
 /// An access token with less than this left is as good as expired: it could expire on its way.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
+/// Tokens that the server refuses at once are renewed once in this time: a server that refuses all of them for ever costs
+/// its authorization server no more.
+const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 /// How often one request is sent again with other credentials.
 const MOST_TRIES: u32 = 3;
 
@@ -124,6 +127,8 @@ pub(super) struct State {
     pub(super) leases: HashMap<SignInId, Lease>,
     /// What the server said last about how it wants to be authorized at.
     pub(super) challenge: Challenge,
+    /// The grant that took the place of one which the server refused, and has not been accepted so far.
+    pub(super) unproven: Option<(u64, Instant)>,
     /// The nonce that the server wants in DPoP proofs.
     nonce: Option<String>,
     /// What the server might repeat.
@@ -131,7 +136,7 @@ pub(super) struct State {
     pub(super) signed_in: u64,
     pub(super) endings: u64,
     /// Counts what makes worthless what is on its way: changed settings, sign-outs, the removal.
-    pub(super) era: u64,
+    pub(super) epoch: u64,
     pub(super) removed: bool,
 }
 
@@ -220,11 +225,12 @@ impl Account {
             sign_ins: Vec::new(),
             leases: HashMap::new(),
             challenge: Challenge::default(),
+            unproven: None,
             nonce: None,
             shown: Shown::default(),
             signed_in: 0,
             endings: 0,
-            era: 0,
+            epoch: 0,
             removed: false,
         };
         Self(Arc::new(Inner {
@@ -336,7 +342,13 @@ impl Account {
 
     /// Takes note of an answer to a request with these credentials: servers change their nonces with any of them
     /// (RFC 9449 section 8.2).
-    pub fn answered(&self, headers: &HeaderMap) {
+    pub fn answered(&self, pass: &Pass, accepted: bool, headers: &HeaderMap) {
+        if accepted && pass.generation.is_some() {
+            let mut state = self.state();
+            if state.unproven.map(|(generation, _)| generation) == pass.generation {
+                state.unproven = None;
+            }
+        }
         if let Some(nonce) = challenge::nonce(headers) {
             self.state().nonce = Some(nonce);
         }
@@ -407,14 +419,20 @@ impl Account {
             if interactive {
                 return Verdict::Failed(self.sign_in_required(&challenge, false).await);
             }
-            return after_renewal(self.renew(None, Scopes::default(), None).await);
+            let first = self.renew(None, Scopes::default(), Some(&challenge));
+            return after_renewal(first.await);
         };
         let generation = held.grant.generation;
         if pass.generation != Some(generation) && may_try {
             // Renewed by somebody else meanwhile.
             return Verdict::Again;
         }
-        if tried == 0 && self.is_renewable(&held.grant) {
+        // What would be renewed now would be refused as well.
+        let unproven = self.state().unproven;
+        let hopeless = unproven.is_some_and(|(unproven, since)| {
+            unproven == generation && since.elapsed() < BETWEEN_REFUSALS
+        });
+        if !hopeless && may_try && self.is_renewable(&held.grant) {
             let renewing = self.renew(Some(generation), Scopes::default(), Some(&challenge));
             match renewing.await {
                 Err(Trouble::Ended(error)) if interactive => {
@@ -459,9 +477,10 @@ impl Account {
         }
         if let Some(held) = &held
             && !wanted.is_empty()
-            && held.grant.terms.scopes.covers(&wanted)
+            && (held.grant.terms.scopes.covers(&wanted)
+                || held.grant.terms.scopes.union(&wanted).are_too_many())
         {
-            // Asking for the same again would bring the same again.
+            // Asking for the same again would bring the same again, and there is an end to asking for more.
             return Verdict::Failed(not_granted(&wanted));
         }
         if self.state().spec.is_interactive() {

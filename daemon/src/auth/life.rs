@@ -97,6 +97,7 @@ impl Account {
             state.web = web;
             if changed {
                 state.challenge = Challenge::default();
+                state.registrations.retain(|_, known| !known.is_agreed());
                 // In the same instant: the tokens are not for where the server is now.
                 self.drop_grant(&mut state);
             }
@@ -112,7 +113,7 @@ impl Account {
     pub(super) async fn let_go(&self) -> Result<Option<Grant>> {
         let open = {
             let mut state = self.state();
-            state.begin_era();
+            state.begin_epoch();
             let open = state.sign_ins.iter();
             let open = open.filter(|sign_in| !sign_in.state.is_over());
             open.map(|sign_in| sign_in.id.clone()).collect::<Vec<_>>()
@@ -190,7 +191,7 @@ impl Account {
         let grant = {
             let mut state = self.state();
             state.removed = true;
-            state.begin_era();
+            state.begin_epoch();
             state.leases.clear();
             state.sign_ins.clear();
             state.registrations.clear();
@@ -229,8 +230,8 @@ impl Account {
 
 impl State {
     /// What is on its way is worth nothing from now on, and nobody new waits for it.
-    fn begin_era(&mut self) {
-        self.era += 1;
+    fn begin_epoch(&mut self) {
+        self.epoch += 1;
         (self.unstored, self.renewing, self.beginning) = (None, None, None);
     }
 }

@@ -1,18 +1,20 @@
 //! Authorization at MCP servers over HTTP: finds the authorization server, becomes its client, lets users sign in, keeps
 //! tokens fresh (MCP 2026-07-28 basic/authorization, 2025-11-25 and 2025-03-26 basic/authorization).
 //!
-//! `account` is what the daemon holds at one server; `renewal` and `sign_in` change it. `callback` is where browsers come
+//! `account` is what the daemon holds at one server; `renewal`, `sign_in` and `redemption` change it. `callback` is where browsers come
 //! back to, `redirect` judges what they bring. `challenge`, `discovery`, `registration`, `token`, `jose` and `workload` are
 //! what is said to and by servers; `web` is the only way to them. Never shows a secret, never sends one anywhere but to
 //! whom it belongs, and never lets anything that is not verified change what is stored.
 
 pub mod account;
+mod binding;
 pub mod callback;
 pub mod challenge;
 pub mod discovery;
 mod identity;
 pub mod jose;
 mod life;
+mod redemption;
 mod redirect;
 mod refusal;
 pub mod registration;

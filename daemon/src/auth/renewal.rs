@@ -23,6 +23,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins
 /// Longest pause that an authorization server may impose.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
 
+/// Longest life of an access token that is believed; longer ones could not be shown, either.
+const LONGEST_LIFE: Duration = Duration::from_hours(24 * 366 * 100);
+
 /// Why there are no new tokens.
 #[derive(Clone, Debug)]
 pub(super) enum Trouble {
@@ -61,12 +64,12 @@ impl Account {
                 (None, _) => {
                     let (done, outcome) = oneshot::channel();
                     let (account, refused) = (self.clone(), refused.cloned());
-                    let era = state.era;
+                    let epoch = state.epoch;
                     self.0.services.work.spawn(async move {
-                        let outcome = account.renew_now(over, more, refused, era).await;
+                        let outcome = account.renew_now(over, more, refused, epoch).await;
                         {
                             let mut state = account.state();
-                            if state.era == era {
+                            if state.epoch == epoch {
                                 state.renewing = None;
                             }
                         }
@@ -113,11 +116,11 @@ impl Account {
         over: Option<u64>,
         more: Scopes,
         refused: Option<Challenge>,
-        era: u64,
+        epoch: u64,
     ) -> Renewed {
         let (unstored, held, spec, web) = {
             let mut state = self.state();
-            if state.era != era {
+            if state.epoch != epoch {
                 return Err(superseded(&state));
             }
             (
@@ -128,7 +131,7 @@ impl Account {
             )
         };
         if let Some(grant) = unstored {
-            return self.keep(grant, over, era).await;
+            return self.keep(grant, over, epoch, false).await;
         }
         let web = web.map_err(Trouble::Ended)?;
         let before = held.as_ref().map(|held| &held.grant);
@@ -160,9 +163,9 @@ impl Account {
         match outcome.await {
             Ok((terms, key, tokens)) => {
                 let grant = self.grant_of(tokens, terms, key.as_ref(), before);
-                self.keep(grant, over, era).await
+                self.keep(grant, over, epoch, refused.is_some()).await
             }
-            _ if self.state().era != era => Err(superseded(&self.state())),
+            _ if self.state().epoch != epoch => Err(superseded(&self.state())),
             Err(Failure::Unavailable(error)) => Err(self.troubled(error)),
             // A definite error that says nothing about the grant: it is kept, and tried again, slowly.
             Err(Failure::Refused(error)) if interactive => Err(self.troubled(error)),
@@ -202,7 +205,9 @@ impl Account {
                 .or(granted)
                 .unwrap_or_else(|| terms.scopes.clone()),
             bound: tokens.bound,
-            expires: tokens.expires_in.map(|life| now.plus(life)),
+            expires: tokens
+                .expires_in
+                .map(|life| now.plus(life.min(LONGEST_LIFE))),
             subject: tokens
                 .subject
                 .or_else(|| before.and_then(|grant| grant.subject.clone())),
@@ -214,8 +219,8 @@ impl Account {
         }
     }
 
-    /// Stores a grant, then uses it, unless its era is over.
-    async fn keep(&self, grant: Grant, over: Option<u64>, era: u64) -> Renewed {
+    /// Stores a grant, then uses it, unless its epoch is over. `refused`: the server has refused the one before.
+    async fn keep(&self, grant: Grant, over: Option<u64>, epoch: u64, refused: bool) -> Renewed {
         let held = match Held::new(grant.clone()) {
             Ok(held) => Arc::new(held),
             Err(error) => return self.end(over, error).await,
@@ -223,7 +228,7 @@ impl Account {
         let (current, key, over_stored) = {
             let state = self.state();
             let over_stored = over.or(state.unreadable);
-            (state.era == era, state.key.clone(), over_stored)
+            (state.epoch == epoch, state.key.clone(), over_stored)
         };
         if !current {
             self.discard(grant).await;
@@ -235,7 +240,10 @@ impl Account {
             .store
             .put_grant(key, grant.clone(), over_stored);
         match stored.await {
-            Ok(true) if self.adopt(&held, era) => Ok(held),
+            Ok(true) if self.adopt(&held, epoch, refused) => {
+                self.note_agreed(&held.grant.terms.client).await;
+                Ok(held)
+            }
             Ok(true) => {
                 self.discard(grant).await;
                 Err(superseded(&self.state()))
@@ -251,7 +259,7 @@ impl Account {
                         None if over.is_some() => return Err(superseded(&state)),
                         _ => {}
                     }
-                    if state.era != era {
+                    if state.epoch != epoch {
                         return Err(superseded(&state));
                     }
                     // The server has another id in the store already, and is about to have it here: these tokens are all
@@ -264,7 +272,7 @@ impl Account {
             Err(error) => {
                 {
                     let mut state = self.state();
-                    if state.era != era {
+                    if state.epoch != epoch {
                         return Err(superseded(&state));
                     }
                     // The old ones may be used up: these are all there is.
@@ -275,13 +283,14 @@ impl Account {
         }
     }
 
-    /// Uses a grant that is stored. False if its era is over.
-    fn adopt(&self, held: &Arc<Held>, era: u64) -> bool {
+    /// Uses a grant that is stored. False if its epoch is over.
+    fn adopt(&self, held: &Arc<Held>, epoch: u64, refused: bool) -> bool {
         let mut state = self.state();
-        if state.era != era {
+        if state.epoch != epoch {
             return false;
         }
         state.grant = Some(Arc::clone(held));
+        state.unproven = refused.then(|| (held.grant.generation, Clock.now()));
         state.unreadable = None;
         (state.trouble, state.failures) = (None, 0);
         tracing::info!(
@@ -410,6 +419,7 @@ impl Account {
             AuthMethod::WorkloadIdentity(workload) => workload.client.as_ref(),
             AuthMethod::AuthorizationCode(_) | AuthMethod::Bearer(_) | AuthMethod::None => None,
         };
+        self.check_agreed(&found.server).map_err(Failure::Refused)?;
         let client = client.cloned().unwrap_or_default();
         let client = registration::client_of(&client, &found.server).map_err(of_error)?;
         let scopes = if spec.scopes.is_empty() {

@@ -1,30 +1,29 @@
-//! Sign-ins: begun, handed to a user, completed by the redirect that comes back, exactly once
+//! Sign-ins: begun, handed to a user, ended
 //! (MCP 2026-07-28 basic/authorization, "Authorization Flow Steps"; RFC 6749 section 4.1, RFC 7636, RFC 9207).
 //!
 //! What comes back is believed only after it has named a pending sign-in by its `state` and, where the authorization server
 //! says so, itself by its `iss`. Everything else changes nothing.
 
 use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use url::Url;
 
-use super::account::{Account, Held};
+use super::account::{Account, State};
 use super::jose::DpopKey;
-use super::redirect::{Answer, Redirect};
 use super::refusal::not_granted;
 use super::registration::{self, Choice, Wanted};
-use super::said::said;
-use super::token::{self, Failure};
+use super::token;
 use super::{discovery, renewal};
 use crate::base::{Clock, Secret, SignInId};
 use crate::error::{Error, Reason, Result};
 use crate::model::auth::{
-    AuthMethod, AuthServer, Client, CodeSpec, Grant, Scopes, SignIn, SignInState, Terms,
+    AuthMethod, AuthServer, Client, CodeSpec, Scopes, SignIn, SignInState, Terms,
 };
 
-/// The outcome of beginning a sign-in.
-pub(super) type Begun = Result<SignIn>;
+/// The outcome of beginning a sign-in; `None`: the settings have changed meanwhile.
+pub(super) type Begun = Result<Option<SignIn>>;
 
 /// What an authorization server must list for refresh tokens to be asked for (OpenID Connect Core section 11).
 const OFFLINE_ACCESS: &str = "offline_access";
@@ -34,56 +33,65 @@ const ENOUGH: Duration = Duration::from_secs(15);
 const MAX_ENDED: usize = 50;
 /// How often the settings may change while a sign-in begins.
 const MOST_BEGINNINGS: u32 = 3;
-/// How often a code is redeemed while the token endpoint cannot be reached, and the pause before.
-const REDEEM: (u32, Duration) = (3, Duration::from_millis(500));
 
 impl Account {
     /// The pending sign-in if it asks for these scopes, else a new one. `step_up`: the server wants more than was granted.
     ///
     /// # Errors
     /// Why none can begin.
-    pub(super) async fn begin_if_needed(&self, scopes: Scopes, step_up: bool) -> Begun {
-        let running = {
-            let mut state = self.state();
-            let enough = Clock
-                .wall()
-                .plus(ENOUGH.min(self.0.services.settings.sign_in_expiry / 4));
-            let pending = state.sign_ins.iter().rev().find(|sign_in| {
-                sign_in.state == SignInState::Pending
-                    && sign_in.expires > enough
-                    && sign_in.terms.scopes.covers(&scopes)
-            });
-            if let Some(pending) = pending {
-                return Ok(pending.clone());
-            }
-            if let Some(running) = &state.beginning {
-                running.clone()
-            } else {
-                let (done, outcome) = oneshot::channel();
-                let (account, scopes) = (self.clone(), scopes.clone());
-                let era = state.era;
-                self.0.services.tasks.spawn(async move {
-                    let outcome = account.begin(scopes, step_up).await;
-                    {
-                        let mut state = account.state();
-                        if state.era == era {
-                            state.beginning = None;
-                        }
-                    }
-                    // Nobody may be waiting any more.
-                    let _ = done.send(outcome);
+    pub(super) async fn begin_if_needed(&self, scopes: Scopes, step_up: bool) -> Result<SignIn> {
+        for _ in 0..MOST_BEGINNINGS {
+            let running = {
+                let mut state = self.state();
+                let enough = Clock
+                    .wall()
+                    .plus(ENOUGH.min(self.0.services.settings.sign_in_expiry / 4));
+                let pending = state.sign_ins.iter().rev().find(|sign_in| {
+                    sign_in.state == SignInState::Pending
+                        && sign_in.expires > enough
+                        && sign_in.terms.scopes.covers(&scopes)
                 });
-                let running = outcome
-                    .map(|outcome| {
-                        outcome.unwrap_or_else(|_| Err(Error::internal("a sign-in has ended")))
-                    })
-                    .boxed()
-                    .shared();
-                state.beginning = Some(running.clone());
-                running
+                if let Some(pending) = pending {
+                    return Ok(pending.clone());
+                }
+                match &state.beginning {
+                    Some(running) => running.clone(),
+                    None => self.begin_for_all(&mut state, scopes.clone(), step_up),
+                }
+            };
+            if let Some(sign_in) = running.await? {
+                return Ok(sign_in);
             }
-        };
-        running.await
+        }
+        Err(changed())
+    }
+
+    /// Begins a sign-in that everybody waits for who needs one.
+    fn begin_for_all(
+        &self,
+        state: &mut State,
+        scopes: Scopes,
+        step_up: bool,
+    ) -> Shared<BoxFuture<'static, Begun>> {
+        let (done, outcome) = oneshot::channel();
+        let (account, epoch) = (self.clone(), state.epoch);
+        self.0.services.tasks.spawn(async move {
+            let outcome = account.begin(epoch, scopes, step_up).await;
+            {
+                let mut state = account.state();
+                if state.epoch == epoch {
+                    state.beginning = None;
+                }
+            }
+            // Nobody may be waiting any more.
+            let _ = done.send(outcome);
+        });
+        let running = outcome
+            .map(|outcome| outcome.unwrap_or_else(|_| Err(Error::internal("a sign-in has ended"))))
+            .boxed()
+            .shared();
+        state.beginning = Some(running.clone());
+        running
     }
 
     /// Begins a sign-in in a task of its own, whatever is pending.
@@ -94,38 +102,39 @@ impl Account {
         let (done, outcome) = oneshot::channel();
         let account = self.clone();
         self.0.services.tasks.spawn(async move {
-            let _ = done.send(account.begin(scopes, false).await);
+            let begin = async {
+                for _ in 0..MOST_BEGINNINGS {
+                    let epoch = account.state().epoch;
+                    if let Some(sign_in) = account.begin(epoch, scopes.clone(), false).await? {
+                        return Ok(sign_in);
+                    }
+                }
+                Err(changed())
+            };
+            let _ = done.send(begin.await);
         });
         outcome
             .await
             .unwrap_or_else(|_| Err(Error::new(Reason::Draining, "the daemon is stopping")))
     }
 
-    /// Begins a sign-in under the settings that hold when it is handed out.
-    async fn begin(&self, more: Scopes, step_up: bool) -> Begun {
-        for _ in 0..MOST_BEGINNINGS {
-            let era = {
-                let state = self.state();
-                if state.removed {
-                    break;
-                }
-                state.era
-            };
-            match self.begin_in(era, more.clone(), step_up).await {
-                Ok(Some(sign_in)) => return Ok(sign_in),
-                Err(error) if self.state().era == era => return Err(error),
-                Ok(None) | Err(_) => tracing::debug!("a sign-in is begun under other settings"),
+    /// Begins a sign-in under the settings of this epoch; `None` if others hold when it has begun.
+    async fn begin(&self, epoch: u64, more: Scopes, step_up: bool) -> Begun {
+        let begun = self.begin_in(epoch, more, step_up).await;
+        match begun {
+            Err(error) if self.state().epoch != epoch => {
+                tracing::debug!(%error, "a sign-in could not begin under settings that are gone");
+                Ok(None)
             }
+            begun => begun,
         }
-        Err(Error::new(
-            Reason::Superseded,
-            "the server was changed or removed while a sign-in began; begin another one",
-        ))
     }
 
-    /// The same, in this era. `None` if that is over.
-    async fn begin_in(&self, era: u64, more: Scopes, step_up: bool) -> Result<Option<SignIn>> {
+    async fn begin_in(&self, epoch: u64, more: Scopes, step_up: bool) -> Begun {
         let services = &self.0.services;
+        if self.state().removed {
+            return Err(changed());
+        }
         let (key, url, spec, web, challenge, asked) = {
             let state = self.state();
             let held = state.grant.as_ref().map(|held| held.grant.terms.clone());
@@ -155,6 +164,7 @@ impl Account {
         let found = discovery::discover(&web, &url, &challenge, &spec).await?;
         let server = found.server;
         check(&server, code)?;
+        self.check_agreed(&server)?;
 
         let needed = challenge.scopes.clone().unwrap_or_default().union(&more);
         let first = if !spec.scopes.is_empty() {
@@ -171,7 +181,7 @@ impl Account {
         if !scopes.is_empty() && lists.is_some_and(|lists| lists.has(OFFLINE_ACCESS)) {
             scopes = scopes.union(&Scopes::parse(OFFLINE_ACCESS));
         }
-        if step_up && before.covers(&scopes) {
+        if (step_up && before.covers(&scopes)) || scopes.are_too_many() {
             return Err(not_granted(&needed));
         }
 
@@ -214,7 +224,7 @@ impl Account {
         services.store.put_sign_in(sign_in.clone()).await?;
         let too_many = {
             let mut state = self.state();
-            (state.era == era).then(|| {
+            (state.epoch == epoch).then(|| {
                 // It may have another id by now.
                 sign_in.key = state.key.clone();
                 state.leases.insert(sign_in.id.clone(), lease);
@@ -296,7 +306,7 @@ impl Account {
         });
     }
 
-    async fn expire(&self, id: &SignInId) -> Result<()> {
+    pub(super) async fn expire(&self, id: &SignInId) -> Result<()> {
         let Some(sign_in) = self.end_sign_in(id, SignInState::Expired, None).await? else {
             return Ok(());
         };
@@ -339,7 +349,7 @@ impl Account {
     }
 
     /// Takes a sign-in from one state to another, in memory: of several that try, one succeeds.
-    fn step(
+    pub(super) fn step(
         &self,
         id: &SignInId,
         from: SignInState,
@@ -364,223 +374,11 @@ impl Account {
         self.publish(&state);
         Some(stepped)
     }
-
-    /// Takes what came back with a redirect to one of the account's sign-ins.
-    ///
-    /// # Errors
-    /// `INVALID_FIELD` for what does not fit and changes nothing; `ALREADY_RESOLVED`; `SIGN_IN_FAILED`.
-    pub(super) async fn redirected(&self, id: &SignInId, redirect: &Redirect) -> Result<SignIn> {
-        let (sign_in, known_at) = {
-            let state = self.state();
-            let found = state.sign_ins.iter().find(|known| known.id == *id);
-            let found = found.ok_or_else(|| super::sign_in_not_found(id))?;
-            (found.clone(), Clock.wall())
-        };
-        if sign_in.state == SignInState::Pending && sign_in.expires <= known_at {
-            self.expire(id).await?;
-            return Err(super::already_over(&sign_in, SignInState::Expired));
-        }
-        if sign_in.state != SignInState::Pending {
-            return Err(super::already_over(&sign_in, sign_in.state));
-        }
-        let answer = redirect.answer(&sign_in)?;
-        match answer {
-            Answer::Refused { error, description } => {
-                let text = said(&description, &[]);
-                let failure = if text.is_empty() {
-                    format!("the authorization server refused: {}", said(&error, &[]))
-                } else {
-                    format!(
-                        "the authorization server refused: {} ({text})",
-                        said(&error, &[])
-                    )
-                };
-                if matches!(error.as_str(), "invalid_client" | "unauthorized_client") {
-                    self.forget_client(&sign_in.terms.client).await?;
-                }
-                let ended = self.end_sign_in(id, SignInState::Failed, Some(failure.clone()));
-                match ended.await? {
-                    Some(_) => Err(failed(&sign_in, failure)),
-                    None => Err(super::already_over(&sign_in, self.state_of(id))),
-                }
-            }
-            Answer::Code(code) => {
-                let stepped = self.step(id, SignInState::Pending, SignInState::Redeeming, None);
-                let Some(sign_in) = stepped else {
-                    return Err(super::already_over(&sign_in, self.state_of(id)));
-                };
-                let (done, outcome) = oneshot::channel();
-                let account = self.clone();
-                self.0.services.work.spawn(async move {
-                    let _ = done.send(account.redeem(sign_in, code).await);
-                });
-                outcome
-                    .await
-                    .unwrap_or_else(|_| Err(Error::new(Reason::Draining, "the daemon is stopping")))
-            }
-        }
-    }
-
-    fn state_of(&self, id: &SignInId) -> SignInState {
-        let state = self.state();
-        let found = state.sign_ins.iter().find(|known| known.id == *id);
-        found.map_or(SignInState::Cancelled, |found| found.state)
-    }
-
-    /// Turns a code into a grant. The `state` is used up from here on, whatever comes.
-    async fn redeem(&self, sign_in: SignIn, code: Secret<String>) -> Result<SignIn> {
-        let id = sign_in.id.clone();
-        let outcome = self.redeem_now(sign_in, code).await;
-        if let Err(error) = &outcome {
-            // Whatever went wrong: nothing comes of it any more, and nobody is to wait for it.
-            self.fail(&id, error.message().to_owned()).await;
-        }
-        outcome
-    }
-
-    async fn redeem_now(&self, sign_in: SignIn, code: Secret<String>) -> Result<SignIn> {
-        let store = &self.0.services.store;
-        if !store
-            .step_sign_in(sign_in.clone(), SignInState::Pending)
-            .await?
-        {
-            return Err(super::already_over(&sign_in, SignInState::Cancelled));
-        }
-        let web = self.state().web.clone()?;
-        let key = sign_in
-            .dpop_key
-            .as_ref()
-            .map(DpopKey::from_pem)
-            .transpose()?;
-        let mut tried = 0;
-        let outcome = loop {
-            tried += 1;
-            let asked = token::redeem(
-                &web,
-                &sign_in.terms,
-                &code,
-                &sign_in.verifier,
-                &sign_in.redirect_uri,
-                key.as_ref(),
-            );
-            match asked.await {
-                // Whether the code was taken is not known: asking again with it harms nobody but ourselves.
-                Err(Failure::Unavailable(error)) if tried < REDEEM.0 => {
-                    tracing::debug!(%error, "a code could not be redeemed yet");
-                    let pause = error.retry_delay().unwrap_or(REDEEM.1 * tried);
-                    tokio::time::sleep(pause.min(REDEEM.1 * 8)).await;
-                }
-                outcome => break outcome,
-            }
-        };
-        let tokens = match outcome {
-            Ok(tokens) => tokens,
-            Err(failure) => {
-                if matches!(failure, Failure::Client(_)) {
-                    self.forget_client(&sign_in.terms.client).await?;
-                }
-                let error = failure.into_error();
-                return Err(failed(&sign_in, error.message().to_owned()));
-            }
-        };
-        let spec = self.state().spec.clone();
-        if let Err(error) = renewal::check_binding(&spec, &sign_in.terms, &tokens) {
-            return Err(failed(&sign_in, error.message().to_owned()));
-        }
-        let grant = self.grant_of(tokens, sign_in.terms.clone(), key.as_ref(), None);
-        self.finish(sign_in, grant).await
-    }
-
-    async fn fail(&self, id: &SignInId, failure: String) {
-        let failed = SignInState::Failed;
-        let failed = self.step(id, SignInState::Redeeming, failed, Some(failure));
-        let Some(failed) = failed else {
-            return;
-        };
-        if let Err(error) = self.0.services.store.end_sign_in(failed).await {
-            tracing::warn!(%error, "the end of a sign-in could not be stored");
-        }
-    }
-
-    /// Stores the grant and the end of the sign-in, and of all others that were pending, in one transaction. A sign-in that has
-    /// ended meanwhile brings nothing.
-    async fn finish(&self, mut sign_in: SignIn, grant: Grant) -> Result<SignIn> {
-        let held = Held::new(grant.clone());
-        let held = held.map_err(|error| failed(&sign_in, error.message().to_owned()))?;
-        let held = std::sync::Arc::new(held);
-        sign_in.state = SignInState::Succeeded;
-        sign_in.expires = Clock.wall();
-        loop {
-            let (over, others) = {
-                let state = self.state();
-                sign_in.key = state.key.clone();
-                let over = state.stored();
-                let pending = state.sign_ins.iter();
-                let pending = pending.filter(|other| other.state == SignInState::Pending);
-                let superseded = pending.map(|other| SignIn {
-                    state: SignInState::Superseded,
-                    expires: sign_in.expires,
-                    ..other.clone()
-                });
-                (over, superseded.collect::<Vec<_>>())
-            };
-            let store = &self.0.services.store;
-            let finished =
-                store.finish_sign_in(sign_in.clone(), grant.clone(), over, others.clone());
-            if finished.await? {
-                if self.adopt_signed_in(&sign_in, held, &others) {
-                    tracing::info!(server = %sign_in.key, sign_in_id = %sign_in.id, "signed in");
-                    return Ok(sign_in);
-                }
-                self.discard(grant).await;
-                return Err(super::already_over(&sign_in, SignInState::Cancelled));
-            }
-            let unchanged = {
-                let state = self.state();
-                state.stored() == over
-            };
-            if unchanged {
-                // Somebody has signed out, the settings have changed, or the server was removed.
-                self.discard(grant).await;
-                return Err(super::already_over(&sign_in, SignInState::Cancelled));
-            }
-        }
-    }
-
-    /// Uses the grant of a sign-in, which is stored. False if the sign-in has ended meanwhile.
-    fn adopt_signed_in(
-        &self,
-        sign_in: &SignIn,
-        held: std::sync::Arc<Held>,
-        others: &[SignIn],
-    ) -> bool {
-        let mut state = self.state();
-        let mut known = state.sign_ins.iter();
-        let lives =
-            known.any(|known| known.id == sign_in.id && known.state == SignInState::Redeeming);
-        if !lives {
-            return false;
-        }
-        state.grant = Some(held);
-        state.signed_in += 1;
-        (state.unstored, state.unreadable) = (None, None);
-        (state.trouble, state.failures, state.doubted) = (None, 0, false);
-        for ended in others.iter().chain([sign_in]) {
-            state.leases.remove(&ended.id);
-            let known = state.sign_ins.iter_mut().find(|known| known.id == ended.id);
-            if let Some(known) = known {
-                known.clone_from(ended);
-                known.wipe();
-            }
-        }
-        self.publish(&state);
-        true
-    }
 }
 
-impl super::account::State {
+impl State {
     /// Generation of the grant that is stored.
-    fn stored(&self) -> Option<u64> {
+    pub(super) fn stored(&self) -> Option<u64> {
         let held = self.grant.as_ref().map(|held| held.grant.generation);
         held.or(self.unreadable)
     }
@@ -595,6 +393,13 @@ impl super::account::State {
             self.sign_ins.remove(oldest);
         }
     }
+}
+
+fn changed() -> Error {
+    Error::new(
+        Reason::Superseded,
+        "the server was changed or removed while a sign-in began; begin another one",
+    )
 }
 
 /// Whether users can be sent to this authorization server.
@@ -652,10 +457,4 @@ fn auth_url(
         }
     }
     Ok(url.into())
-}
-
-pub(super) fn failed(sign_in: &SignIn, what: String) -> Error {
-    Error::new(Reason::SignInFailed, what)
-        .with("sign_in_id", sign_in.id.as_str())
-        .with("server_id", sign_in.key.id.as_str())
 }

@@ -10,6 +10,9 @@ use url::Url;
 use crate::base::{Secret, ServerKey, SignInId, Timestamp};
 use crate::model::spec::NamedSecret;
 
+/// Most scopes that are asked for at a time.
+const MOST_SCOPES: usize = 200;
+
 /// How the daemon gets authorized at a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -162,6 +165,20 @@ pub enum Assertion {
 }
 
 impl AuthSpec {
+    /// The identifier of the client that was agreed beforehand, if the daemon is to be one, or has something else to show that
+    /// is for one authorization server only.
+    #[must_use]
+    pub fn agreed_client(&self) -> Option<&str> {
+        let client = match &self.method {
+            AuthMethod::AuthorizationCode(code) => return Some(&code.client.as_ref()?.client_id),
+            AuthMethod::ClientCredentials(client) => Some(client),
+            AuthMethod::EnterpriseManaged(enterprise) => Some(&enterprise.client),
+            AuthMethod::WorkloadIdentity(workload) => workload.client.as_ref(),
+            AuthMethod::Bearer(_) | AuthMethod::None => return None,
+        };
+        Some(client.map_or("", |client| &client.client_id))
+    }
+
     /// Whether a user has to sign in.
     #[must_use]
     pub fn is_interactive(&self) -> bool {
@@ -241,6 +258,12 @@ impl Scopes {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether there are more than anybody needs: a server that wants others each time gets no more.
+    #[must_use]
+    pub fn are_too_many(&self) -> bool {
+        self.0.len() > MOST_SCOPES
     }
 
     /// Whether this one is among them.
@@ -361,6 +384,30 @@ pub struct Registration {
     pub secret_expires: Option<Timestamp>,
     /// When it was registered.
     pub created: Timestamp,
+}
+
+impl Registration {
+    /// That a client which was agreed beforehand is known at this issuer. Holds no secret.
+    #[must_use]
+    pub fn agreed(client: &Client, now: Timestamp) -> Self {
+        Self {
+            client: Client {
+                secret: None,
+                private_key: None,
+                ..client.clone()
+            },
+            redirect_uris: Vec::new(),
+            scopes: Scopes::default(),
+            secret_expires: None,
+            created: now,
+        }
+    }
+
+    /// Whether the client was agreed beforehand.
+    #[must_use]
+    pub fn is_agreed(&self) -> bool {
+        self.redirect_uris.is_empty()
+    }
 }
 
 /// Everything that is needed to get tokens: from whom, as whom, for what.

@@ -377,6 +377,13 @@ pub(super) fn forget_granted(connection: &Connection, key: &ServerKey) -> Result
             ))?
             .execute([key.namespace.as_str(), key.id.as_str()])?;
     }
+    // Where clients that were agreed beforehand belong was said by those settings.
+    connection
+        .prepare_cached(
+            "DELETE FROM registrations WHERE namespace = ?1 AND server_id = ?2
+             AND facts_json ->> '$.redirect_uris[0]' IS NULL",
+        )?
+        .execute([key.namespace.as_str(), key.id.as_str()])?;
     Ok(())
 }
 

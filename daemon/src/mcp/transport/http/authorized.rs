@@ -27,7 +27,8 @@ impl Http {
             let sending = request().headers(pass.headers.clone()).send();
             let response = sending.await.map_err(|error| self.loss(&error))?;
             if let Some(account) = &self.account {
-                account.answered(response.headers());
+                let accepted = response.status().is_success();
+                account.answered(&pass, accepted, response.headers());
             }
             if response.status().is_success() {
                 return Ok(response);
