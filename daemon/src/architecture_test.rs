@@ -21,9 +21,12 @@ const PARTS: &[Part] = &[
         "cli",
         &[&[
             "Daemon",
+            "Keys",
             "Survey",
+            "rotate_key",
             "allocator",
             "config",
+            "error",
             "processes::guard",
             "telemetry",
         ]],
@@ -80,22 +83,12 @@ const PARTS: &[Part] = &[
         "mcp",
         &[
             COMMON,
-            &[
-                "inputs",
-                "catalog",
-                "store",
-                "policy",
-                "processes",
-                "auth::vault",
-            ],
+            &["inputs", "catalog", "store", "policy", "processes", "auth"],
         ],
     ),
     Part(
         "mcp::connection",
-        &[
-            COMMON,
-            &["mcp", "auth::vault", "inputs", "catalog", "store"],
-        ],
+        &[COMMON, &["mcp", "auth", "inputs", "catalog", "store"]],
     ),
     Part(
         "mcp::transport",
@@ -105,6 +98,7 @@ const PARTS: &[Part] = &[
                 "mcp::era",
                 "mcp::headers",
                 "mcp::protocol",
+                "auth",
                 "policy",
                 "processes",
             ],
@@ -148,6 +142,11 @@ const CONFINED: &[Confined] = &[
         "SQL lives in the store",
     ),
     Confined(
+        "zbus",
+        &["store/keyring.rs"],
+        "one place knows the session bus",
+    ),
+    Confined(
         "reqwest::Client::",
         &["policy/", "policy.rs"],
         "every client asks the policy",
@@ -162,6 +161,12 @@ const CONFINED: &[Confined] = &[
         &["policy/", "policy.rs"],
         "every client asks the policy",
     ),
+    Confined(
+        "oauth2::",
+        &["auth/token"],
+        "one place knows what is said at token endpoints",
+    ),
+    Confined("jsonwebtoken::", &["auth/jose.rs"], "one place signs"),
     Confined(
         ".expose()",
         &["store/", "store.rs", "mcp/transport", "auth/"],

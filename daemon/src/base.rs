@@ -65,6 +65,19 @@ text_id! {
     ElicitationId
 }
 
+text_id! {
+    /// Id of one sign-in; a `UUIDv7`, so that ids sort by time.
+    SignInId
+}
+
+impl SignInId {
+    /// A fresh id.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self::new(uuid::Uuid::now_v7().to_string())
+    }
+}
+
 impl Namespace {
     /// The namespace of a request that names none.
     pub const DEFAULT: &'static str = "default";
@@ -139,7 +152,7 @@ impl<T: Zeroize> Secret<T> {
         Self(value)
     }
 
-    /// Opens the secret. Only `store::seal` and `mcp::transport` (and later `auth`) may call this.
+    /// Opens the secret. Only `store::seal`, `auth` and `mcp::transport` may call this.
     pub fn expose(&self) -> &T {
         &self.0
     }
@@ -162,6 +175,27 @@ impl Secret<String> {
     #[must_use]
     pub fn has_nul(&self) -> bool {
         self.0.contains('\0')
+    }
+
+    /// Whether it has printable ASCII characters only (`VSCHAR` in RFC 6749 appendix A).
+    #[must_use]
+    pub fn is_printable(&self) -> bool {
+        self.0.chars().all(|c| matches!(c, '\x20'..='\x7e'))
+    }
+
+    /// Whether it can stand behind `Bearer` (`b64token` in RFC 6750 section 2.1), as every compact JWT can.
+    #[must_use]
+    pub fn is_token68(&self) -> bool {
+        let token = self.0.trim_end_matches('=');
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~+/".contains(c);
+        !token.is_empty() && token.chars().all(plain)
+    }
+
+    /// Whether it has the form of a PEM block with this label (RFC 7468), and maybe text around it.
+    #[must_use]
+    pub fn is_pem(&self, label: &str) -> bool {
+        let inside = self.0.split_once(&format!("-----BEGIN {label}-----"));
+        inside.is_some_and(|(_, inside)| inside.contains(&format!("-----END {label}-----")))
     }
 }
 

@@ -39,6 +39,9 @@ pub enum Target {
     ModelName(String),
 }
 
+/// Sign-ins that one call waits for.
+const MAX_SIGN_INS: u32 = 5;
+
 /// What every call brings along.
 #[derive(Clone, Debug)]
 pub struct Terms {
@@ -54,6 +57,8 @@ pub struct Terms {
     pub meta: Vec<(String, RawJson)>,
     /// Level from which log messages are wanted; `None`: the server's.
     pub log_level: Option<LogLevel>,
+    /// Wait for a sign-in that the server wants, instead of ending with `SIGN_IN_REQUIRED`.
+    pub wait_for_sign_in: bool,
     /// Where progress, log messages and questions go.
     pub events: Option<mpsc::Sender<CallEvent>>,
 }
@@ -101,6 +106,7 @@ struct Call {
     options: CallOptions,
     meta: Vec<(String, RawJson)>,
     log_level: Option<LogLevel>,
+    wait_for_sign_in: bool,
     /// Whether calls of tools that are declared safe may be carried out twice.
     repeat_safe: bool,
 }
@@ -192,6 +198,7 @@ impl Calls {
             app: terms.app,
             options,
             meta: terms.meta,
+            wait_for_sign_in: terms.wait_for_sign_in,
             log_level: terms.log_level.or(log_level),
             repeat_safe: self.settings.repeat_safe,
         }
@@ -437,8 +444,10 @@ impl Call {
         let mut cut_off: Option<Error> = None;
         let mut task: Option<Unfinished> = None;
         let mut target: Option<Arc<TransportSpec>> = None;
+        let mut sign_ins = 0;
         loop {
             let mut used = None;
+            let before = server.handle.sign_ins();
             let attempt = async {
                 let (link, catalog) = server.handle.link_for(&self.app, options.deadline).await?;
                 // What may have had an effect goes on where it began, with the same credentials, or nowhere.
@@ -469,6 +478,16 @@ impl Call {
                 }
                 Err(failure) => failure,
             };
+            if self.wait_for_sign_in
+                && failure.error.reason() == Reason::SignInRequired
+                && cut_off.is_none()
+                && sign_ins < MAX_SIGN_INS
+                && server.handle.signed_in(before, options.deadline).await
+            {
+                // It was refused before it was looked at.
+                sign_ins += 1;
+                continue;
+            }
             let fresh_tools = failure.repeat == Some(Repeat::WithFreshTools);
             match failure.repeat {
                 Some(Repeat::GoOn(unfinished)) => {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use mcp_sidecard::config::{Config, Environment, Sources};
 use mcp_sidecard::processes::guard;
-use mcp_sidecard::{Daemon, Survey};
+use mcp_sidecard::{Daemon, Keys, Survey};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +16,8 @@ use crate::allocator;
 
 /// Exit code of a wrong command line or configuration (`EX_USAGE`).
 const BAD_CONFIG: u8 = 64;
+/// Exit code where the vault does not open, or is open to others (`EX_CONFIG`): trying again does not help.
+const BAD_VAULT: u8 = 78;
 
 /// Holds every MCP connection, token and pending question of this host, and serves them to local apps over gRPC.
 #[derive(Debug, Parser)]
@@ -44,6 +46,18 @@ pub(crate) struct Cli {
 enum Command {
     /// Checks the configuration and ends: exit code 0 if it is acceptable, 64 if not
     CheckConfig,
+    /// Encrypts all that is secret with another key and ends. No daemon may run on the data directory
+    ///
+    /// The new key takes the place of the old one once everything is encrypted with it; whatever happens before that, the
+    /// old one is still the right one. Back up the new key then: older backups of the database need the older key.
+    RotateKey {
+        /// A file with the new key, 32 bytes or 64 hexadecimal digits [default: one is made]
+        #[arg(long, value_name = "FILE")]
+        new_key: Option<PathBuf>,
+        /// A file with the key in use, for keys that the service manager passes; nothing but the database is changed then
+        #[arg(long, value_name = "FILE", requires = "new_key")]
+        old_key: Option<PathBuf>,
+    },
 }
 
 impl Cli {
@@ -77,7 +91,7 @@ impl Cli {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 report(&format!("{error:#}"));
-                ExitCode::FAILURE
+                exit_code(&error)
             }
         }
     }
@@ -101,11 +115,55 @@ impl Cli {
         if self.print_config {
             return Ok(write!(out, "{}", config.to_toml()?)?);
         }
-        match self.command {
+        match &self.command {
             Some(Command::CheckConfig) => Ok(writeln!(out, "the configuration is acceptable")?),
+            Some(Command::RotateKey { new_key, old_key }) => {
+                let keys = Keys {
+                    old: old_key.clone(),
+                    new: new_key.clone(),
+                };
+                rotate(&config, &keys, &mut out)
+            }
             None => serve(config, allocator),
         }
     }
+}
+
+fn rotate(config: &Config, keys: &Keys, out: &mut impl Write) -> Result<()> {
+    mcp_sidecard::telemetry::init(&config.log)?;
+    let rotated = mcp_sidecard::rotate_key(config, keys)?;
+    let key = &rotated.key;
+    let what_next = if rotated.in_place {
+        "back it up"
+    } else {
+        "the daemon does not start until it gets this key in place of the old one"
+    };
+    writeln!(
+        out,
+        "{} entries are encrypted with the key in `{key}`: {what_next}",
+        rotated.resealed
+    )?;
+    if rotated.left > 0 {
+        report(&format!(
+            "{} entries could not be decrypted before, and are left as they are",
+            rotated.left
+        ));
+    }
+    if let Some(cause) = rotated.remains {
+        report(&format!(
+            "remains of what the old key encrypted may still be in the database's files: {cause}"
+        ));
+    }
+    Ok(())
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    let own = error.downcast_ref::<mcp_sidecard::error::Error>();
+    let facts = own.map(mcp_sidecard::error::Error::facts);
+    if facts.is_some_and(|facts| facts.iter().any(|(fact, _)| *fact == "vault")) {
+        return ExitCode::from(BAD_VAULT);
+    }
+    ExitCode::FAILURE
 }
 
 fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::model::vault::KeyBackend;
 pub use load::{ConfigError, Environment, Sources};
 pub use rules::{AccessRule, HostRule, NamespacePattern, SocketMode};
 
@@ -48,6 +49,8 @@ pub struct Config {
     pub reconnect: ReconnectConfig,
     /// Questions of servers.
     pub questions: QuestionConfig,
+    /// Sign-ins and tokens.
+    pub auth: AuthConfig,
     /// Encryption at rest.
     pub vault: VaultConfig,
     /// Servers that are child processes.
@@ -247,11 +250,58 @@ pub struct QuestionConfig {
     pub max_pending_bytes: usize,
 }
 
+/// Section `auth`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AuthConfig {
+    /// Where browsers come back to after a sign-in: a loopback host, `127.0.0.1` (default), `[::1]` or `localhost`, which
+    /// listens on both families. There is a listener only while a sign-in is pending.
+    pub callback_host: String,
+    /// Its port. Default 33433. If it is taken, another one is used for that sign-in; 0: any. A fixed one saves registering
+    /// anew, and is needed with `callback_url`.
+    pub callback_port: u16,
+    /// Its path, the same for all servers: letters, digits and `/-._~`. Default `/oauth/callback`.
+    pub callback_path: String,
+    /// The `https:` URL of the callback where a proxy in front of this host passes it on to the listener; sent to
+    /// authorization servers in place of the listener's own. Default: none.
+    pub callback_url: Option<String>,
+    /// Where the browser goes when a sign-in has succeeded, in place of the built-in page; an `https:` or `http:` URL.
+    /// Default: none.
+    pub success_redirect: Option<String>,
+    /// Where the browser goes when a sign-in has failed, with `error` added to the query, in place of the built-in page; an
+    /// `https:` or `http:` URL. Default: none.
+    pub error_redirect: Option<String>,
+    /// The `https:` URL of the daemon's client metadata document, hosted elsewhere; it is then the client identifier at
+    /// authorization servers that read such. Default: none.
+    pub client_metadata_url: Option<String>,
+    /// The name to register under. Default `mcp-sidecar`; 1 to 128 characters.
+    pub client_name: String,
+    /// How long a user may take to sign in. Default 10m; 1s to 24h.
+    #[serde(with = "duration")]
+    pub sign_in_expiry: Duration,
+    /// Sign-ins of one server that may be pending at a time. Default 5; 1 to 100.
+    pub pending_per_server: usize,
+    /// How long before its end an access token is renewed. Default 1m; 0s to 1h, and never more than half of its life.
+    #[serde(with = "duration")]
+    pub renew_before: Duration,
+    /// One request to an authorization server. Default 10s; 100ms to 5m.
+    #[serde(with = "duration")]
+    pub request_timeout: Duration,
+    /// Largest answer of an authorization server, and of metadata, in bytes. Default 256 KiB; 4 KiB to 4 MiB.
+    pub response_bytes: usize,
+    /// Directories below which assertions of workloads may be read; absolute. At most 100. Default: none.
+    pub assertion_dirs: Vec<PathBuf>,
+}
+
 /// Section `vault`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VaultConfig {
-    /// File with the key that encrypts secrets at rest; absolute. Default: none, a key is made in `data_dir`.
+    /// Where the key is that encrypts secrets at rest. `"credential"`: the credential `vault-key` that the service manager
+    /// passes (`LoadCredentialEncrypted=`). `"key_file"`: a file, made if nothing is encrypted yet. `"keyring"`: the keyring of
+    /// the session in which the daemon runs (Secret Service). Default `"auto"`: the credential if one is passed, else the file.
+    pub backend: KeyBackend,
+    /// The file; absolute. Not with the backends `"credential"` and `"keyring"`. Default: none, a key is made in `data_dir`.
     pub key_file: Option<PathBuf>,
 }
 
@@ -360,6 +410,27 @@ impl Default for QuestionConfig {
             max_pending_per_server: 1_000,
             max_bytes: 256 * 1024,
             max_pending_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self {
+            callback_host: "127.0.0.1".to_owned(),
+            callback_port: 33_433,
+            callback_path: "/oauth/callback".to_owned(),
+            callback_url: None,
+            success_redirect: None,
+            error_redirect: None,
+            client_metadata_url: None,
+            client_name: "mcp-sidecar".to_owned(),
+            sign_in_expiry: Duration::from_mins(10),
+            pending_per_server: 5,
+            renew_before: Duration::from_mins(1),
+            request_timeout: Duration::from_secs(10),
+            response_bytes: 256 * 1024,
+            assertion_dirs: Vec::new(),
         }
     }
 }

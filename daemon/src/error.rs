@@ -33,6 +33,17 @@ pub enum Reason {
     ServerIdTaken,
     /// The MCP server wants the user to sign in.
     SignInRequired,
+    /// No such sign-in, or its end is long past.
+    SignInNotFound,
+    /// The authorization server refused a sign-in, or its answer was not acceptable.
+    SignInFailed,
+    /// An authorization server refuses what the daemon was given to get authorized without a user; or there is no way to
+    /// become its client.
+    CredentialsRefused,
+    /// A sign-in granted less than the server wants.
+    ScopeNotGranted,
+    /// The authorization server cannot be reached now, or not be understood; what was granted is kept.
+    AuthorizationUnavailable,
     /// The server is disconnected on purpose.
     NotConnected,
     /// The server does not offer what was asked for.
@@ -88,6 +99,11 @@ impl Reason {
         Self::ElicitationNotFound,
         Self::ServerIdTaken,
         Self::SignInRequired,
+        Self::SignInNotFound,
+        Self::SignInFailed,
+        Self::CredentialsRefused,
+        Self::ScopeNotGranted,
+        Self::AuthorizationUnavailable,
         Self::NotConnected,
         Self::NotSupported,
         Self::AlreadyResolved,
@@ -124,6 +140,11 @@ impl Reason {
             Self::ElicitationNotFound => "ELICITATION_NOT_FOUND",
             Self::ServerIdTaken => "SERVER_ID_TAKEN",
             Self::SignInRequired => "SIGN_IN_REQUIRED",
+            Self::SignInNotFound => "SIGN_IN_NOT_FOUND",
+            Self::SignInFailed => "SIGN_IN_FAILED",
+            Self::CredentialsRefused => "CREDENTIALS_REFUSED",
+            Self::ScopeNotGranted => "SCOPE_NOT_GRANTED",
+            Self::AuthorizationUnavailable => "AUTHORIZATION_UNAVAILABLE",
             Self::NotConnected => "NOT_CONNECTED",
             Self::NotSupported => "NOT_SUPPORTED",
             Self::AlreadyResolved => "ALREADY_RESOLVED",

@@ -3,6 +3,7 @@
 //! This file builds the parts in order and owns their end; it is the only one that sees all of them.
 
 pub mod api;
+pub mod auth;
 pub mod base;
 pub mod calls;
 pub mod catalog;
@@ -32,6 +33,9 @@ use tonic::service::Routes;
 
 use crate::api::socket::{self, Bound};
 use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
+use crate::auth::callback::{Callback, CallbackOptions};
+use crate::auth::web::Web;
+use crate::auth::{Auth, AuthParts, AuthSettings};
 use crate::base::load::Load;
 use crate::calls::Calls;
 use crate::catalog::output::{CheckLimits, Checker};
@@ -44,6 +48,7 @@ use crate::mcp::transport::stdio::StdioOptions;
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
 use crate::registry::Registry;
+pub use crate::store::{Keys, Rotated};
 use crate::store::{Store, StoreConfig};
 
 /// What tasks may still do after the last connection has ended.
@@ -62,6 +67,7 @@ pub struct Daemon {
     store: Store,
     inputs: Inputs,
     registry: Registry,
+    auth: Auth,
     keeper: Arc<Keeper>,
     load: Load,
 }
@@ -101,10 +107,11 @@ impl Daemon {
         let tracker = TaskTracker::new();
         let draining = CancellationToken::new();
         let policy = Policy::new(&config.policy);
-        let client = policy.http_client(ClientOptions {
+        let options = ClientOptions {
             connect_timeout: config.timeouts.connect,
             keepalive: config.reconnect.keepalive_interval,
-        })?;
+        };
+        let client = policy.http_client(options)?;
 
         // The store locks the data directory: of two daemons on one directory the second ends here.
         let opening = store_config(&config);
@@ -128,10 +135,29 @@ impl Daemon {
             },
         );
         let load = Load::default();
+        let (callback, visits) = Callback::new(callback_options(&config), tracker.clone());
+        let auth = Auth::start(AuthParts {
+            settings: auth_settings(&config),
+            store: store.clone(),
+            callback,
+            visits,
+            web: Web::new(
+                client.clone(),
+                policy.clone(),
+                config.auth.request_timeout,
+                config.auth.response_bytes,
+            ),
+            policy: policy.clone(),
+            options,
+            tasks: tracker.clone(),
+            stopping: draining.clone(),
+        });
+        let auth = auth.await?;
         let settings = Arc::new(settings(&config));
         let dialer = Dialer {
             client,
             policy,
+            auth: auth.clone(),
             inputs: inputs.clone(),
             settings: Arc::clone(&settings),
             keeper: Arc::clone(&keeper),
@@ -142,6 +168,7 @@ impl Daemon {
         let shared = Shared {
             access: Access::new(&config.access),
             registry: registry.clone(),
+            auth: auth.clone(),
             inputs: inputs.clone(),
             store: store.clone(),
             calls: Calls::new(registry.clone(), settings),
@@ -165,6 +192,7 @@ impl Daemon {
             store,
             inputs,
             registry,
+            auth,
             keeper,
             load,
         })
@@ -226,6 +254,9 @@ impl Daemon {
 
         // From the top down: nobody may ask a part that has ended.
         self.registry.stop().await;
+        self.auth
+            .close(LAST_GRACE.max(self.config.auth.request_timeout))
+            .await;
         self.keeper.stop().await;
         self.inputs.close().await;
         if let Err(error) = self.store.close().await {
@@ -245,9 +276,18 @@ impl Daemon {
     }
 }
 
+/// Encrypts all that is secret with another key, while no daemon runs on the data directory. Blocks.
+///
+/// # Errors
+/// STORE_FAILED, with the remedy; what was there before is still there then.
+pub fn rotate_key(config: &Config, keys: &Keys) -> Result<Rotated> {
+    store::rotate_key(&store_config(config), keys)
+}
+
 fn store_config(config: &Config) -> StoreConfig {
     let defaults = StoreConfig::new(&config.data_dir);
     StoreConfig {
+        key_backend: config.vault.backend,
         key_file: config.vault.key_file.clone(),
         keep_updates: config.updates.keep_count,
         keep_age: config.updates.keep_age,
@@ -255,6 +295,30 @@ fn store_config(config: &Config) -> StoreConfig {
             .tail
             .min(usize::try_from(config.updates.keep_count).unwrap_or(usize::MAX)),
         ..defaults
+    }
+}
+
+fn callback_options(config: &Config) -> CallbackOptions {
+    let auth = &config.auth;
+    CallbackOptions {
+        host: auth.callback_host.clone(),
+        port: auth.callback_port,
+        path: auth.callback_path.clone(),
+        public_url: auth.callback_url.clone(),
+        success_redirect: auth.success_redirect.clone(),
+        error_redirect: auth.error_redirect.clone(),
+    }
+}
+
+fn auth_settings(config: &Config) -> AuthSettings {
+    let auth = &config.auth;
+    AuthSettings {
+        renew_before: auth.renew_before,
+        sign_in_expiry: auth.sign_in_expiry,
+        pending_per_server: auth.pending_per_server,
+        client_metadata_url: auth.client_metadata_url.clone(),
+        client_name: auth.client_name.clone(),
+        assertion_dirs: auth.assertion_dirs.clone(),
     }
 }
 

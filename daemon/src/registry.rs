@@ -434,6 +434,7 @@ impl Registry {
             .store
             .rename_server(old.clone(), record.clone(), status)
             .await?;
+        self.0.dialer.auth.rename(&old, &record.key);
         // Carried out before whatever follows on the same handle; nobody waits for it here.
         let handle = server.handle.rename(record.key.clone()).await;
         let migrated = Server {
@@ -529,6 +530,7 @@ impl Registry {
             .remove_server(server.record.key.clone())
             .await?;
         self.forget(&server.record.key);
+        self.0.dialer.auth.remove(&server.record.key);
         drop(changes);
         server.handle.stop().await;
         Ok(())

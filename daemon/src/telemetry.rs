@@ -16,6 +16,8 @@ pub fn init(config: &LogConfig) -> Result<()> {
         .map_err(|cause| Error::internal(format!("`log.filter` is malformed: {cause}")))?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A line that cannot be written, as on a full disk, would be reported where it cannot be written either: by a panic.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match config.format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),

@@ -8,9 +8,12 @@
 #   --auto        only with the era found automatically; by default every scenario without sign-in
 #                 runs twice, with the revision pinned and with the era found automatically
 #
-# Each scored scenario, and the one about the preservation of schemas, runs alone. It passes when it exits 0 and has no FAILURE, no WARNING and at
-# least one SUCCESS, in every mode it runs in. The last line says how many passed; the exit code is
-# 1 while any scored scenario fails. Reports are in target/conformance/.
+# Beside the scored scenarios these run, by the same rules: the one about the preservation of schemas, those of the
+# extensions of authorization, and with 2025-11-25 those of servers that only know the authorization of 2025-03-26, at
+# that revision. Each scenario runs alone. It passes when it exits 0 and has no FAILURE, no WARNING and at least one
+# SUCCESS, in every mode it runs in, and when what the suite does not look at holds as well
+# (tests/src/conformance.rs). The last line says how many passed; the exit code is 1 while any scenario fails. Reports are
+# in target/conformance/.
 set -u
 
 usage() {
@@ -52,10 +55,14 @@ if [ ! -f "$requirements" ]; then
     echo "there are no requirements for revision $revision; known: $(ls "$suite/requirements")" >&2
     exit 64
 fi
-# Beside what is scored: whether schemas pass through unchanged.
+# Servers that only know the authorization of 2025-03-26.
+old='auth/2025-03-26-oauth-metadata-backcompat auth/2025-03-26-oauth-endpoint-fallback'
 scored=$({
     awk '/^client:/{f=1;next} /^[a-z_]+:/{f=0} f&&/^  - /{print $2}' "$requirements"
     echo json-schema-2020-12-preservation
+    printf 'auth/%s\n' client-credentials-jwt client-credentials-basic enterprise-managed-authorization \
+        dpop dpop-nonce wif-jwt-bearer
+    [ "$revision" != 2025-11-25 ] || printf '%s\n' $old
 } | awk '!seen[$0]++' | grep -E -- "$only")
 if [ -z "$scored" ]; then
     echo "no scored scenario matches $only" >&2
@@ -76,10 +83,13 @@ console.log(of("SUCCESS").length, of("WARNING").length, of("FAILURE").length, [.
 
 # Runs one scenario in one mode and prints its row; fails unless it passes.
 run() {
-    local scenario=$1 mode=$2 out code=0 checks success=0 warning=0 failure=0 bad='' problem='' verdict
+    local scenario=$1 mode=$2 wire=$revision out code=0 checks success=0 warning=0 failure=0 bad='' problem='' verdict
     out=$reports/$(echo "$scenario" | tr / _).$mode
+    case " $old " in
+        *" $scenario "*) wire=2025-03-26 ;;
+    esac
     CONFORMANCE_MODE=$mode node "$suite/dist/index.js" client --command "'$target/debug/conformance-client'" \
-        --scenario "$scenario" --spec-version "$revision" --force -o "$out" >"$out.log" 2>&1 </dev/null || code=$?
+        --scenario "$scenario" --spec-version "$wire" --force -o "$out" >"$out.log" 2>&1 </dev/null || code=$?
     checks=$(find "$out" -name checks.json 2>/dev/null | head -n 1)
     if [ -n "$checks" ]; then
         read -r success warning failure bad < <(node -e "$count" "$checks")

@@ -195,3 +195,24 @@ async fn a_stop_is_orderly_and_leaves_no_process() {
     // The open stream ends by itself rather than hanging.
     while let Ok(Some(_)) = updates.try_next().await {}
 }
+
+#[tokio::test]
+async fn a_full_disk_beneath_log_and_database_stops_no_call() {
+    let mut daemon = TestDaemon::builder().limitable().start().await;
+    let app = daemon.clients().await;
+    let fake = FakeMcp::echo(true).await;
+    app.add("s", http_spec("S", &fake.url())).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    daemon.limit_files(Some(1));
+    let lines = daemon.log().len();
+    for _ in 0..20 {
+        app.call_tool("s", "echo", "{}").await.unwrap();
+    }
+    let refused = app.add("t", http_spec("T", "https://example.com/")).await;
+    ErrorFacts::expect(refused, Code::Internal, "STORE_FAILED");
+    assert_eq!(daemon.log().len(), lines, "no line could be written");
+    daemon.limit_files(None);
+    app.add("t", http_spec("T", &fake.url())).await.unwrap();
+    assert!(daemon.terminate().await.success());
+    assert!(daemon.log().len() > lines);
+}

@@ -11,7 +11,10 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::facts::ServerFacts as _;
+use crate::fake_auth::planted::Tap;
+use crate::tapped::Tapped;
 use crate::updates::Updates;
+use crate::v1::auth_service_client::AuthServiceClient;
 use crate::v1::elicitation_service_client::ElicitationServiceClient;
 use crate::v1::prompt_service_client::PromptServiceClient;
 use crate::v1::resource_service_client::ResourceServiceClient;
@@ -28,13 +31,14 @@ const MESSAGE_LIMIT: usize = 64 << 20;
 pub struct Clients {
     channel: Channel,
     namespace: String,
+    tap: Option<Tap>,
 }
 
 macro_rules! service {
     ($(#[$doc:meta])* $name:ident, $client:ident) => {
         $(#[$doc])*
-        pub fn $name(&self) -> $client<Channel> {
-            $client::new(self.channel.clone())
+        pub fn $name(&self) -> $client<Tapped> {
+            $client::new(Tapped::new(self.channel.clone(), self.tap.clone()))
                 .max_decoding_message_size(MESSAGE_LIMIT)
                 .max_encoding_message_size(MESSAGE_LIMIT)
         }
@@ -53,7 +57,15 @@ impl Clients {
         Self {
             channel,
             namespace: "default".to_owned(),
+            tap: None,
         }
+    }
+
+    /// Records what the daemon says.
+    #[must_use]
+    pub fn tapped(mut self, tap: Tap) -> Self {
+        self.tap = Some(tap);
+        self
     }
 
     /// Whether the daemon at this socket says that it serves.
@@ -72,6 +84,7 @@ impl Clients {
         Self {
             channel: self.channel.clone(),
             namespace: namespace.to_owned(),
+            tap: self.tap.clone(),
         }
     }
 
@@ -104,6 +117,10 @@ impl Clients {
     service!(
         /// ElicitationService.
         elicitations, ElicitationServiceClient
+    );
+    service!(
+        /// AuthService.
+        auth, AuthServiceClient
     );
     service!(
         /// UpdateService.

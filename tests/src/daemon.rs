@@ -16,6 +16,7 @@ use tokio::process::Command;
 use tokio::sync::OnceCell;
 
 use crate::clients::Clients;
+use crate::fake_auth::planted::{self, Tap};
 use crate::process::{Group, profile_dir, target_dir, workspace_dir};
 use crate::v1::tool_service_client::ToolServiceClient;
 use crate::v1::{CallToolRequest, CallToolResponse};
@@ -96,6 +97,8 @@ pub struct Builder {
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
     cgroup: Option<PathBuf>,
+    watched: bool,
+    limitable: bool,
 }
 
 impl Builder {
@@ -106,6 +109,18 @@ impl Builder {
         let section = self.settings.entry(section.to_owned()).or_default();
         section.insert(key.to_owned(), value.into().0);
         self
+    }
+
+    /// Sets a configuration key unless it is set already.
+    #[must_use]
+    pub fn or_set(self, key: &str, value: impl Into<toml_value::TomlValue>) -> Self {
+        let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+        let known = self.settings.get(section);
+        if known.is_some_and(|section| section.contains_key(name)) {
+            self
+        } else {
+            self.set(key, value)
+        }
     }
 
     /// Sets a variable of the daemon's environment.
@@ -129,10 +144,24 @@ impl Builder {
         self
     }
 
+    /// Logs everything and records every answer, so that [`TestDaemon::assert_no_leaks`] can look for secrets.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.watched = true;
+        self
+    }
+
     /// Starts the daemon inside this cgroup.
     #[must_use]
     pub fn cgroup(mut self, directory: &Path) -> Self {
         self.cgroup = Some(directory.to_owned());
+        self
+    }
+
+    /// Lets [`TestDaemon::limit_files`] be felt as an error, where it would be the end of the process.
+    #[must_use]
+    pub fn limitable(mut self) -> Self {
+        self.limitable = true;
         self
     }
 
@@ -152,6 +181,8 @@ impl Builder {
             settings: self.settings,
             env: self.env,
             cgroup: self.cgroup,
+            tap: self.watched.then(Tap::default),
+            limitable: self.limitable,
         };
         prepared.write_config();
         prepared
@@ -170,12 +201,12 @@ impl Builder {
 
     /// Starts a daemon that is expected to give up by itself and waits for its end.
     pub async fn start_and_fail(self) -> (ExitStatus, String) {
-        let prepared = self.prepare();
-        let mut process = prepared.spawn(&daemon_binary().await);
-        let status = process.wait(START_BOUND).await;
-        let log = prepared.log();
-        let status = status.unwrap_or_else(|| panic!("the daemon did not give up; log:\n{log}"));
-        (status, log)
+        self.run(&[]).await
+    }
+
+    /// Runs the program with these arguments to its end: the exit status, and everything that it wrote.
+    pub async fn run(self, arguments: &[&str]) -> (ExitStatus, String) {
+        self.prepare().run(arguments).await
     }
 }
 
@@ -217,10 +248,13 @@ struct Prepared {
     settings: BTreeMap<String, BTreeMap<String, String>>,
     env: Vec<(String, String)>,
     cgroup: Option<PathBuf>,
+    tap: Option<Tap>,
+    limitable: bool,
 }
 
 impl Prepared {
     fn write_config(&mut self) {
+        let watched = self.tap.is_some();
         let text = |path: &Path| serde_json::Value::from(path.to_str().unwrap()).to_string();
         let mut put = |section: &str, key: &str, value: String| {
             let section = self.settings.entry(section.to_owned()).or_default();
@@ -228,7 +262,14 @@ impl Prepared {
         };
         put("", "data_dir", text(&self.data));
         put("socket", "path", text(&self.socket));
-        put("log", "filter", "\"info,mcp_sidecard=debug\"".to_owned());
+        // Nobody else may have taken it.
+        put("auth", "callback_port", "0".to_owned());
+        let filter = if watched {
+            "\"trace\""
+        } else {
+            "\"info,mcp_sidecard=debug\""
+        };
+        put("log", "filter", filter.to_owned());
         let mut config = String::new();
         for (section, keys) in &self.settings {
             if !section.is_empty() {
@@ -251,12 +292,31 @@ impl Prepared {
     }
 
     fn spawn(&self, program: &Path) -> Group {
+        self.spawn_with(program, &[])
+    }
+
+    async fn run(&self, arguments: &[&str]) -> (ExitStatus, String) {
+        let mut process = self.spawn_with(&daemon_binary().await, arguments);
+        let status = process.wait(START_BOUND).await;
+        let log = self.log();
+        let status = status.unwrap_or_else(|| panic!("it did not give up; log:\n{log}"));
+        (status, log)
+    }
+
+    fn spawn_with(&self, program: &Path, arguments: &[&str]) -> Group {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.log_path())
             .expect("open the log file");
         let mut command = match &self.cgroup {
+            None if self.limitable => {
+                let mut shell = Command::new("sh");
+                shell
+                    .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+                    .arg(program);
+                shell
+            }
             None => Command::new(program),
             Some(directory) => crate::cgroup::command_in(directory, program),
         };
@@ -272,6 +332,7 @@ impl Prepared {
         command
             .arg("--config")
             .arg(&self.config)
+            .args(arguments)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("share the log file"))
@@ -325,7 +386,11 @@ impl TestDaemon {
 
     /// Clients on a connection of their own, in namespace `default`.
     pub async fn clients(&self) -> Clients {
-        Clients::connect(self.socket()).await
+        let clients = Clients::connect(self.socket()).await;
+        match &self.prepared.tap {
+            Some(tap) => clients.tapped(tap.clone()),
+            None => clients,
+        }
     }
 
     /// Clients on a connection of their own, in another namespace.
@@ -370,6 +435,26 @@ impl TestDaemon {
         self.prepared.log()
     }
 
+    /// No planted secret is in its log, in what it said to apps, or in a file of its data.
+    #[track_caller]
+    pub fn assert_no_leaks(&self) {
+        let leaks = self.leaks();
+        assert!(leaks.is_empty(), "{leaks:#?}");
+    }
+
+    /// The places where planted secrets are.
+    pub fn leaks(&self) -> Vec<String> {
+        let tap = self.prepared.tap.as_ref().expect("the daemon is watched");
+        let log = self.log().into_bytes();
+        let answers = tap.answers();
+        let answers = answers
+            .iter()
+            .map(|answer| ("an answer".to_owned(), &answer[..]));
+        let mut leaks = planted::leaks(answers.chain([("the log".to_owned(), &log[..])]));
+        leaks.extend(planted::leaks_in_files(self.data_dir()));
+        leaks
+    }
+
     /// Process id of the running daemon.
     pub fn pid(&self) -> i32 {
         self.process.as_ref().expect("the daemon runs").pid()
@@ -392,6 +477,30 @@ impl TestDaemon {
         process.signal(Signal::TERM);
         let status = process.wait(START_BOUND).await;
         status.unwrap_or_else(|| panic!("the daemon did not stop; its log:\n{}", self.log()))
+    }
+
+    /// Starts the program with the configuration of this daemon and with these arguments, while the daemon does not run.
+    pub async fn command(&self, arguments: &[&str]) -> Group {
+        assert!(self.process.is_none(), "the daemon runs");
+        self.prepared.spawn_with(&daemon_binary().await, arguments)
+    }
+
+    /// The same to its end: the exit status, and everything that was written since the daemon was first started.
+    pub async fn run(&self, arguments: &[&str]) -> (ExitStatus, String) {
+        assert!(self.process.is_none(), "the daemon runs");
+        self.prepared.run(arguments).await
+    }
+
+    /// From now on the daemon can write no file beyond this size, as on a full disk; `None` takes that back. It must be
+    /// [`limitable`](Builder::limitable). Its log has the same limit.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let process = rustix::process::Pid::from_raw(self.pid());
+        let limit = rustix::process::Rlimit {
+            current: bytes,
+            maximum: None,
+        };
+        rustix::process::prlimit(process, rustix::process::Resource::Fsize, limit)
+            .expect("limit the size of files");
     }
 
     /// Starts the daemon again on the same data and socket, after stopping it if it runs.

@@ -17,15 +17,20 @@
 
 pub mod cgroup;
 pub mod clients;
+pub mod conformance;
 pub mod daemon;
 pub mod facts;
 pub mod fake;
+pub mod fake_auth;
+pub mod fake_keyring;
 pub mod fake_stdio;
 pub mod json;
 pub mod peers;
 pub mod process;
+pub mod sign_in;
 pub mod stage;
 pub mod stranger;
+mod tapped;
 pub mod updates;
 pub mod wait;
 pub mod wall_clock;
@@ -42,7 +47,10 @@ pub mod prelude {
     pub use crate::daemon::TestDaemon;
     pub use crate::facts::{ErrorFacts, ServerFacts, text_of};
     pub use crate::fake::{FakeMcp, Reply, Seen, Step, tool};
+    pub use crate::fake_auth::{AuthStage, Browser, Decision, Endpoint, FakeAuth, Guard};
+    pub use crate::fake_auth::{Rules, Shape, protected, protected_with, watched};
     pub use crate::fake_stdio::{Form, Helper, Script, StdioFault};
+    pub use crate::sign_in::by_user;
     pub use crate::stage::{Stage, one_and_two, one_and_two_at_once, one_and_two_with};
     pub use crate::updates::Updates;
     pub use crate::v1;

@@ -3,6 +3,7 @@
 use mcp_sidecar_proto::v1;
 use prost_types::Timestamp as ProtoTimestamp;
 
+use super::authorization;
 use super::form;
 use crate::base::ServerId;
 use crate::base::Timestamp;
@@ -57,6 +58,10 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
             }
             .into(),
             headers: header_names(http.headers),
+            client_certificate: http.certificate.map(|certificate| v1::ClientCertificate {
+                certificate_pem: certificate.chain,
+                private_key_pem: String::new(),
+            }),
         }),
         TransportSpec::Stdio(stdio) => v1::server_spec::Transport::Stdio(v1::StdioTransport {
             command: stdio.command,
@@ -85,6 +90,7 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
         }
     };
     v1::ServerSpec {
+        authorization: authorization::shown(spec.auth),
         name: spec.name,
         transport: Some(transport),
         protocol_version: spec.protocol_version.unwrap_or_default(),
@@ -175,7 +181,7 @@ fn status(status: ServerStatus) -> v1::ServerStatus {
         last_failure: status.last_failure.map(failure),
         next_retry_time: status.next_retry.map(timestamp),
         failed_attempts: status.failed_attempts,
-        auth_url: String::new(),
+        auth_url: status.auth_url.unwrap_or_default(),
         push: match status.push {
             Push::Unknown => v1::PushState::Unspecified,
             Push::None => v1::PushState::None,

@@ -8,10 +8,15 @@ use super::context::RequestContext;
 use crate::calls::Terms;
 use crate::error::{Error, Result};
 use crate::mcp::protocol::{RawJson, is_reserved_meta_key};
+use crate::model::auth::Scopes;
 use crate::model::spec::LogLevel;
 
 /// Longest waiting time that a call may ask for.
 const MAX_TIMEOUT: Duration = Duration::from_hours(24);
+
+/// Most scopes of one request, and the longest one in bytes.
+const MAX_SCOPES: usize = 100;
+const MAX_SCOPE: usize = 256;
 
 /// A JSON object from an app. Surrounding white space is not part of it.
 ///
@@ -96,6 +101,7 @@ pub(super) fn terms(
     context: &RequestContext,
     timeout: Option<Duration>,
     meta: Vec<(String, RawJson)>,
+    wait_for_sign_in: bool,
 ) -> Terms {
     Terms {
         app: context.app.clone(),
@@ -104,6 +110,27 @@ pub(super) fn terms(
         idle: None,
         meta,
         log_level: None,
+        wait_for_sign_in,
         events: None,
     }
+}
+
+/// Scopes to ask for (RFC 6749 section 3.3).
+///
+/// # Errors
+/// `INVALID_FIELD` at `field`.
+pub(super) fn scopes(scopes: Vec<String>, field: &'static str) -> Result<Scopes> {
+    if scopes.len() > MAX_SCOPES {
+        return Err(Error::invalid(
+            field,
+            format!("at most {MAX_SCOPES} can be asked for"),
+        ));
+    }
+    let allowed = |c: char| matches!(c, '\x21' | '\x23'..='\x5b' | '\x5d'..='\x7e');
+    for scope in &scopes {
+        if scope.is_empty() || scope.len() > MAX_SCOPE || !scope.chars().all(allowed) {
+            return Err(Error::invalid(field, format!("`{scope}` is not a scope")));
+        }
+    }
+    Ok(scopes.into_iter().collect())
 }

@@ -3,6 +3,8 @@
 //! `socket` makes the listener, `serve` owns connections, `slots` counts them, `context` says who asks and until when, `peer` decides which
 //! namespaces they may use, `status` turns errors into statuses. Never holds state of servers, calls or questions.
 
+pub mod auth;
+mod authorization;
 mod content;
 pub mod context;
 mod convert;
@@ -39,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
+use crate::auth::Auth;
 use crate::base::Namespace;
 use crate::calls::Calls;
 use crate::catalog::output::Checker;
@@ -49,6 +52,7 @@ use crate::store::Store;
 
 /// The services of the contract that the daemon serves, by full name.
 pub const SERVICES: &[&str] = &[
+    "mcpsidecar.v1.AuthService",
     "mcpsidecar.v1.ServerService",
     "mcpsidecar.v1.ToolService",
     "mcpsidecar.v1.ResourceService",
@@ -64,6 +68,8 @@ pub struct Shared {
     pub access: Access,
     /// The servers.
     pub registry: Registry,
+    /// What the daemon is authorized to do.
+    pub auth: Auth,
     /// The questions.
     pub inputs: Inputs,
     /// The update log; read only.
@@ -129,6 +135,10 @@ pub fn routes(shared: &Shared) -> Routes {
         .add_service(service!(
             elicitation_service_server::ElicitationServiceServer,
             elicitations::Elicitations(shared.clone())
+        ))
+        .add_service(service!(
+            auth_service_server::AuthServiceServer,
+            auth::Auths(shared.clone())
         ))
         .add_service(service!(
             update_service_server::UpdateServiceServer,

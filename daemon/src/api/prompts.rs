@@ -65,7 +65,12 @@ impl PromptService for Prompts {
             return Err(Error::invalid("name", "name a prompt; ListPrompts shows them").into());
         }
         let meta = input::meta(&request.meta_json, "meta_json", &context)?;
-        let terms = input::terms(&context, input::bound(request.timeout, "timeout")?, meta);
+        let terms = input::terms(
+            &context,
+            input::bound(request.timeout, "timeout")?,
+            meta,
+            request.wait_for_sign_in,
+        );
         let (calls, arguments) = (&self.0.calls, texts(&request.arguments));
         let get = calls.get_prompt(
             &namespace,
@@ -109,7 +114,7 @@ impl PromptService for Prompts {
             request.argument_name.as_str(),
             request.argument_value.as_str(),
         );
-        let terms = input::terms(&context, None, Vec::new());
+        let terms = input::terms(&context, None, Vec::new(), false);
         let (calls, server_id) = (&self.0.calls, request.server_id.as_str());
         let complete = calls.complete(
             &namespace,

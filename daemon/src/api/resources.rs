@@ -84,7 +84,12 @@ impl ResourceService for Resources {
             return Err(Error::invalid("uri", "name a resource; ListResources shows them").into());
         }
         let meta = input::meta(&request.meta_json, "meta_json", &context)?;
-        let terms = input::terms(&context, input::bound(request.timeout, "timeout")?, meta);
+        let terms = input::terms(
+            &context,
+            input::bound(request.timeout, "timeout")?,
+            meta,
+            request.wait_for_sign_in,
+        );
         let calls = &self.0.calls;
         let read = calls.read_resource(&namespace, &request.server_id, &request.uri, terms);
         let answer = context.within(read).await?;

@@ -5,13 +5,14 @@ use std::time::Duration;
 use mcp_sidecar_proto::v1;
 use v1::server_spec::Transport;
 
-use super::input;
+use super::{authorization, input};
 use crate::base::Secret;
 use crate::error::{Error, Result};
 use crate::model::rules::ToolRules;
 use crate::model::spec::{
-    ClientCapabilities, HttpMode, HttpSpec, Isolation, NamedSecret, RetryPolicy, Root, ServerSpec,
-    StdioSpec, Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec, normalize_url,
+    ClientCapabilities, ClientCertificate, HttpMode, HttpSpec, Isolation, NamedSecret, RetryPolicy,
+    Root, ServerSpec, StdioSpec, Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec,
+    normalize_url,
 };
 
 /// A duration that is not negative.
@@ -63,6 +64,7 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
             denied: spec.denied_tools,
         },
         check_results: spec.check_results,
+        auth: authorization::spec(spec.authorization)?,
     })
 }
 
@@ -83,7 +85,7 @@ pub(super) fn apply_mask(
         ));
     }
     let new = spec.ok_or_else(|| Error::invalid("spec", "give the new values"))?;
-    let old_secrets = current.secrets().to_vec();
+    let old_secrets: Vec<_> = current.secrets().into_iter().cloned().collect();
     for path in &paths {
         apply_path(current, &new, path)?;
     }
@@ -108,6 +110,7 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
         }
         "roots" => current.roots = roots(new.roots.clone()),
         "isolation" => current.isolation = isolation(new.isolation)?,
+        "authorization" => current.auth = authorization::spec(new.authorization.clone())?,
         "check_results" => current.check_results = new.check_results,
         "allowed_tools" => current.tools.allowed.clone_from(&new.allowed_tools),
         "denied_tools" => current.tools.denied.clone_from(&new.denied_tools),
@@ -144,7 +147,12 @@ fn apply_http(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
         }
         ("http.headers", TransportSpec::Http(http)) => http.headers = headers(new.headers.clone()),
         ("http.mode", TransportSpec::Http(http)) => http.mode = http_mode(new.mode)?,
-        ("http.url" | "http.headers" | "http.mode", _) => return Err(other_transport(path)),
+        ("http.client_certificate", TransportSpec::Http(http)) => {
+            http.certificate = certificate(new.client_certificate.clone());
+        }
+        ("http.url" | "http.headers" | "http.mode" | "http.client_certificate", _) => {
+            return Err(other_transport(path));
+        }
         _ => return Err(unknown_path(path)),
     }
     Ok(())
@@ -219,6 +227,17 @@ fn http_spec(http: v1::HttpTransport) -> Result<HttpSpec> {
         url: normalize_url(&http.url, "spec.http.url")?,
         headers: headers(http.headers),
         mode: http_mode(http.mode)?,
+        certificate: certificate(http.client_certificate),
+    })
+}
+
+fn certificate(certificate: Option<v1::ClientCertificate>) -> Option<ClientCertificate> {
+    certificate.map(|certificate| ClientCertificate {
+        chain: certificate.certificate_pem,
+        private_key: named_secret(
+            "client_certificate/private_key".to_owned(),
+            certificate.private_key_pem,
+        ),
     })
 }
 
@@ -286,14 +305,14 @@ fn headers(headers: Vec<v1::Header>) -> Vec<NamedSecret> {
         .collect()
 }
 
-fn named_secret(name: String, value: String) -> NamedSecret {
+pub(super) fn named_secret(name: String, value: String) -> NamedSecret {
     NamedSecret {
         name,
         value: Secret::new(value),
     }
 }
 
-fn optional(text: String) -> Option<String> {
+pub(super) fn optional(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 

@@ -17,6 +17,8 @@ pub const DOMAIN: &str = "mcpsidecar";
 const MAX_MESSAGE: usize = 1024;
 /// Longest value of one fact, in bytes.
 const MAX_FACT: usize = 512;
+/// The fact that says where a user signs in.
+const AUTH_URL: &str = "auth_url";
 /// Room for all facts of a status, in bytes of keys and values.
 const MAX_FACTS: usize = 2048;
 /// Longest description of a violation, in bytes.
@@ -34,23 +36,28 @@ const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 pub fn code(reason: Reason) -> Code {
     match reason {
         Reason::InvalidField => Code::InvalidArgument,
-        Reason::CallerNotAllowed | Reason::ToolNotAllowed | Reason::DestinationBlocked => {
-            Code::PermissionDenied
-        }
+        Reason::CallerNotAllowed
+        | Reason::ToolNotAllowed
+        | Reason::DestinationBlocked
+        | Reason::ScopeNotGranted => Code::PermissionDenied,
         Reason::NamespaceNotFound
         | Reason::ServerNotFound
         | Reason::ToolNotFound
-        | Reason::ElicitationNotFound => Code::NotFound,
+        | Reason::ElicitationNotFound
+        | Reason::SignInNotFound => Code::NotFound,
         Reason::ServerIdTaken => Code::AlreadyExists,
         Reason::SignInRequired
+        | Reason::SignInFailed
+        | Reason::CredentialsRefused
         | Reason::NotConnected
         | Reason::AlreadyResolved
         | Reason::NotAnMcpServer => Code::FailedPrecondition,
         Reason::NotSupported => Code::Unimplemented,
         Reason::Superseded | Reason::EtagMismatch => Code::Aborted,
-        Reason::UpstreamUnreachable | Reason::OutcomeUnknown | Reason::Draining => {
-            Code::Unavailable
-        }
+        Reason::UpstreamUnreachable
+        | Reason::AuthorizationUnavailable
+        | Reason::OutcomeUnknown
+        | Reason::Draining => Code::Unavailable,
         Reason::UpstreamTimeout | Reason::DeadlineExceeded => Code::DeadlineExceeded,
         Reason::Cancelled => Code::Cancelled,
         Reason::TooManyCalls | Reason::TooMany | Reason::MessageTooLarge => Code::ResourceExhausted,
@@ -93,7 +100,10 @@ pub fn to_status(error: &Error) -> Status {
         }
         _ => {}
     }
-    let passing = matches!(reason, Reason::Draining | Reason::UpstreamUnreachable);
+    let passing = matches!(
+        reason,
+        Reason::Draining | Reason::UpstreamUnreachable | Reason::AuthorizationUnavailable
+    );
     let delay = error
         .retry_delay()
         .or_else(|| passing.then_some(DEFAULT_RETRY));
@@ -179,8 +189,14 @@ fn metadata(error: &Error, mut room: usize, details: &ErrorDetails) -> HashMap<S
         add("jsonrpc_code", rpc.code.to_string());
         add("jsonrpc_message", cut(&rpc.message, MAX_FACT));
     }
-    for (key, value) in error.facts() {
+    let (urls, others): (Vec<_>, Vec<_>) =
+        error.facts().iter().partition(|(key, _)| *key == AUTH_URL);
+    for (key, value) in others {
         add(key, cut(value, MAX_FACT));
+    }
+    // Whole or not at all: half a URL leads astray. The status of the server has it as well.
+    for (key, value) in urls {
+        add(key, value.clone());
     }
     if let Some(data) = error.rpc().and_then(|rpc| rpc.data.as_ref()) {
         // Whole or not at all: half a JSON text is of no use.
@@ -264,6 +280,11 @@ mod tests {
         ELICITATION_NOT_FOUND NotFound
         SERVER_ID_TAKEN AlreadyExists
         SIGN_IN_REQUIRED FailedPrecondition +PreconditionFailure
+        SIGN_IN_NOT_FOUND NotFound
+        SIGN_IN_FAILED FailedPrecondition +PreconditionFailure
+        CREDENTIALS_REFUSED FailedPrecondition +PreconditionFailure
+        SCOPE_NOT_GRANTED PermissionDenied
+        AUTHORIZATION_UNAVAILABLE Unavailable +RetryInfo
         NOT_CONNECTED FailedPrecondition +PreconditionFailure
         NOT_SUPPORTED Unimplemented
         ALREADY_RESOLVED FailedPrecondition +PreconditionFailure
@@ -285,6 +306,18 @@ mod tests {
         STORE_FAILED Internal
         INTERNAL Internal
         ");
+    }
+
+    #[test]
+    fn a_place_to_sign_in_is_named_whole_or_not_at_all() {
+        for (length, told) in [(600, true), (1500, true), (5000, false)] {
+            let url = format!("https://as.example/?{}", "x".repeat(length));
+            let error = Error::new(Reason::SignInRequired, "sign in").with("auth_url", url.clone());
+            let error = error.with("scopes", "s ".repeat(300));
+            let status = to_status(&error);
+            let info = status.get_details_error_info().unwrap();
+            assert_eq!(info.metadata.get("auth_url"), told.then_some(&url));
+        }
     }
 
     #[test]

@@ -50,6 +50,7 @@ impl Tools {
             idle: input::bound(call.idle_timeout, "call.idle_timeout")?,
             meta: input::meta(&call.meta_json, "call.meta_json", context)?,
             log_level: input::log_level(call.log_level, "call.log_level")?,
+            wait_for_sign_in: call.wait_for_sign_in,
             events,
         };
         self.0

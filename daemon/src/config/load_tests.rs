@@ -210,6 +210,90 @@ fn variables_and_flags_are_held_to_the_same_rules() {
 }
 
 #[test]
+fn sign_ins_have_sound_addresses_and_bounds() {
+    let found = file_problems(
+        r#"
+[auth]
+callback_host = "0.0.0.0"
+callback_port = 0
+callback_path = "oauth"
+callback_url = "http://sidecar.example/back"
+success_redirect = "javascript:alert(1)"
+error_redirect = "https://user:pass@app.example/"
+client_metadata_url = "https://app.example"
+client_name = ""
+sign_in_expiry = "999ms"
+pending_per_server = 0
+renew_before = "61m"
+request_timeout = "99ms"
+response_bytes = 4095
+assertion_dirs = ["/ok", "relative", "/a/../b"]
+"#,
+    );
+    let found: Vec<_> = found
+        .iter()
+        .map(|problem| problem.replace("file `DIR/config.toml`: `auth.", "`"))
+        .collect();
+    insta::assert_snapshot!(found.join("\n"), @r##"
+    `sign_in_expiry` is 999ms; it must be between 1s and 1day
+    `renew_before` is 1h1m; it must be between 0s and 1h
+    `request_timeout` is 99ms; it must be between 100ms and 5m
+    `pending_per_server` is 0; it must be between 1 and 100
+    `response_bytes` is 4095; it must be between 4096 and 4194304
+    `callback_host` is `0.0.0.0`; it must be `127.0.0.1`, `[::1]` or `localhost`, which no other host reaches
+    `callback_path` is `oauth`, which does not begin with `/`; write for example "/oauth/callback"
+    `callback_port` is 0, and `auth.callback_url` is passed on to it; choose a fixed one
+    `callback_url` is `http://sidecar.example/back`, which is no `https:` URL
+    `success_redirect` is `javascript:alert(1)`, which is no `https:` or `http:` URL
+    `error_redirect` is `…`, which holds a user name or password; leave them out
+    `client_metadata_url` is `https://app.example`, which has no path; a client identifier must have one
+    `client_name` is ``; it must be 1 to 128 characters without control characters
+    `assertion_dirs` holds `relative`; write the path from the root, without `..`
+    `assertion_dirs` holds `/a/../b`; write the path from the root, without `..`
+    "##);
+
+    let auth = |set: &str| {
+        let mut sources = at_home(&[]);
+        sources.set = vec![format!("auth.{set}")];
+        Config::load(&sources).map(|config| config.auth)
+    };
+    for good in [
+        "callback_host=localhost",
+        "callback_host=[::1]",
+        "callback_path=/",
+        "callback_path=/oauth/call_back-1.0~x",
+        "callback_url=https://sidecar.example:8443/back?via=proxy",
+        "success_redirect=http://localhost:3000/#/done",
+        "client_metadata_url=https://app.example/mcp-client.json",
+        "renew_before=0s",
+    ] {
+        auth(good).unwrap();
+    }
+    for bad in [
+        "callback_host=::1",
+        "callback_host=[::]",
+        "callback_host=127.0.0.2",
+        "callback_host=example.com",
+        "callback_path=/a//b",
+        "callback_path=/a/",
+        "callback_path=/a/../b",
+        "callback_path=/a?b",
+        "callback_path=/a%20b",
+        "callback_path=/é",
+        "callback_url=https://sidecar.example/back#part",
+        "callback_url=//sidecar.example/",
+        "error_redirect=/failed",
+        "error_redirect=data:text/html,x",
+        "client_metadata_url=https://app.example/a/../b",
+        "client_metadata_url=https://APP.example/b",
+        "client_metadata_url=http://localhost/b",
+        "client_name=a\nb",
+    ] {
+        assert!(auth(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn one_user_has_a_share_of_the_connections() {
     let shares = |set: &[&str]| {
         let mut sources = at_home(&[]);
@@ -278,6 +362,17 @@ fn what_is_printed_gives_the_same_configuration() {
     assert_eq!(Config::load(&again).unwrap(), config);
 }
 
+/// Keys of the annotated file that are not set by default, or go by the surroundings.
+const UNSET: [&str; 7] = [
+    "data_dir",
+    "path",
+    "key_file",
+    "callback_url",
+    "success_redirect",
+    "error_redirect",
+    "client_metadata_url",
+];
+
 #[test]
 fn the_annotated_file_has_every_key_with_its_default() {
     let annotated = include_str!("../../../systemd/config.toml");
@@ -287,10 +382,10 @@ fn the_annotated_file_has_every_key_with_its_default() {
     let mut text = String::new();
     for line in annotated.lines() {
         in_access = (in_access || line == "#[[access]]") && !line.is_empty();
-        // By default there is no rule, the key file has no path, and the two paths go by the surroundings.
+        // By default there is no rule, some keys are not set, and the two paths go by the surroundings.
         let key = line.strip_prefix('#').filter(is_key).filter(|key| {
             let name = key.split(' ').next().unwrap_or_default();
-            !in_access && !["data_dir", "path", "key_file"].contains(&name)
+            !in_access && !UNSET.contains(&name)
         });
         text.push_str(key.unwrap_or(if line.starts_with('[') { line } else { "" }));
         text.push('\n');

@@ -1,10 +1,12 @@
 //! The bounds of configuration values, as one table. Never changes a value.
 
+mod auth;
+
 use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Config, duration};
+use super::{Config, KeyBackend, duration};
 
 /// What is wrong with one key: its full name and the rest of the sentence.
 pub(super) struct Problem {
@@ -33,6 +35,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     durations(config, &mut found);
     counts(config, &mut found);
     paths(config, &mut found);
+    auth::problems(config, &mut found);
     others(config, &mut found);
     found
 }
@@ -62,6 +65,7 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
     let timeouts = &config.timeouts;
     let reconnect = &config.reconnect;
     let updates = &config.updates;
+    let auth = &config.auth;
     let probe_max = timeouts.connect.max(TENTH);
     let table = [
         ("timeouts.connect", timeouts.connect, TENTH, 10 * MINUTE),
@@ -110,6 +114,14 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
             SECOND,
             30 * DAY,
         ),
+        ("auth.sign_in_expiry", auth.sign_in_expiry, SECOND, DAY),
+        ("auth.renew_before", auth.renew_before, Duration::ZERO, HOUR),
+        (
+            "auth.request_timeout",
+            auth.request_timeout,
+            TENTH,
+            5 * MINUTE,
+        ),
     ];
     for (key, value, min, max) in table {
         between(found, key, value, min, max, |value| {
@@ -122,6 +134,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
     let limits = &config.limits;
     let checks = &config.checks;
     let questions = &config.questions;
+    let auth = &config.auth;
     let pending = questions.max_pending_per_server;
     let question_min = questions.max_bytes.clamp(4 * KIB, 16 * MIB);
     let grpc_min = limits.message_bytes.clamp(64 * KIB, GIB);
@@ -171,6 +184,9 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
             question_min,
             GIB,
         ),
+        ("auth.pending_per_server", auth.pending_per_server, 1, 100),
+        ("auth.response_bytes", auth.response_bytes, 4 * KIB, 4 * MIB),
+        ("auth.assertion_dirs", auth.assertion_dirs.len(), 0, 100),
         ("policy.allow", config.policy.allow.len(), 0, 1_000),
         ("policy.block", config.policy.block.len(), 0, 1_000),
         ("stdio.pass_env", config.stdio.pass_env.len(), 0, 256),
@@ -242,6 +258,19 @@ fn others(config: &Config, found: &mut Vec<Problem>) {
             "log.filter",
             &format_args!(
                 "is `{filter}`, which is no filter ({cause}); write for example \"info\""
+            ),
+        );
+    }
+    let elsewhere = match config.vault.backend {
+        KeyBackend::Auto | KeyBackend::KeyFile => None,
+        KeyBackend::Credential => Some("credential"),
+        KeyBackend::Keyring => Some("keyring"),
+    };
+    if let (Some(backend), Some(_)) = (elsewhere, &config.vault.key_file) {
+        wrong(
+            "vault.key_file",
+            &format_args!(
+                "is set, and `vault.backend` is `{backend}`, which needs none; leave out one of them"
             ),
         );
     }

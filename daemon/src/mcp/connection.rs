@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::auth::{Account, Pending, View};
 use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason, Result};
@@ -44,6 +45,10 @@ pub struct Live {
     apart: Option<Apart>,
     /// How long a call waits for the connection.
     connect_bound: Duration,
+    /// The sign-in that is pending.
+    pending: Option<Pending>,
+    /// How many sign-ins had succeeded when the connection last acted on that.
+    sign_ins: u64,
 }
 
 /// A way to reach the actor. Cheap to clone; the actor ends with [`Handle::stop`].
@@ -56,6 +61,9 @@ pub struct Handle {
     subscriptions: Subscriptions,
     /// Somebody looked at lists that are stale.
     stale: Arc<Notify>,
+    account: Account,
+    /// How the account stands.
+    authorization: watch::Receiver<View>,
 }
 
 /// A command that was accepted. Commands are carried out in the order in which they were accepted, so a caller may let
@@ -75,6 +83,8 @@ impl Ack {
 enum Command {
     Connect(oneshot::Sender<()>),
     Disconnect(oneshot::Sender<()>),
+    /// What has become of sign-ins is to be noticed now.
+    LookAtAccount(oneshot::Sender<()>),
     /// Answered when the lists have been read, or cannot be.
     Refresh(oneshot::Sender<()>),
     /// New settings; the connection is replaced if it has to be.
@@ -111,7 +121,10 @@ impl Handle {
         let journal = Journal::new(dialer.settings.stdio.stderr_tail);
         let subscriptions = Subscriptions::default();
         let stale = Arc::new(Notify::new());
+        let account = dialer.auth.account(&key, &record.spec);
+        let authorization = account.watch();
         let shared = Shared {
+            account: account.clone(),
             journal: journal.clone(),
             subscriptions: subscriptions.clone(),
             stale: Arc::clone(&stale),
@@ -125,6 +138,8 @@ impl Handle {
             journal,
             subscriptions,
             stale,
+            account,
+            authorization,
         }
     }
 
@@ -181,6 +196,12 @@ impl Handle {
         self.tell(Command::Disconnect).await
     }
 
+    /// Notices what has become of sign-ins. Done when the status shows it, and a connection that waited for one is being
+    /// opened.
+    pub async fn look_at_account(&self) -> Ack {
+        self.tell(Command::LookAtAccount).await
+    }
+
     /// Reads the lists again. Done when they have been read, or cannot be.
     pub async fn refresh(&self) -> Ack {
         self.tell(Command::Refresh).await
@@ -229,6 +250,32 @@ impl Handle {
         matches!(tokio::time::timeout(timeout, settled).await, Ok(Ok(_)))
     }
 
+    /// How many sign-ins have succeeded while the daemon runs.
+    #[must_use]
+    pub fn sign_ins(&self) -> u64 {
+        self.authorization.borrow().signed_in
+    }
+
+    /// Waits until more than `before` sign-ins have succeeded. False if the deadline is over first, or nobody is asked to
+    /// sign in any more.
+    pub async fn signed_in(&self, before: u64, deadline: Deadline) -> bool {
+        let mut authorization = self.authorization.clone();
+        loop {
+            {
+                let now = authorization.borrow_and_update();
+                if now.signed_in > before || !now.is_under_way() {
+                    return now.signed_in > before;
+                }
+            }
+            tokio::select! {
+                changed = authorization.changed() => if changed.is_err() {
+                    return false;
+                },
+                () = deadline.elapsed() => return false,
+            }
+        }
+    }
+
     /// The link for calls of an app, and the catalog, as soon as the server can take calls.
     ///
     /// # Errors
@@ -243,6 +290,14 @@ impl Handle {
             let Some(apart) = self.live().apart else {
                 return Ok((link, catalog));
             };
+            if apart.is_spent() {
+                // The link of another app has met the end of the grant, and the server's own is about to hear of it.
+                link.report_lost(Error::new(
+                    Reason::SignInRequired,
+                    "what was granted for the server has ended",
+                ));
+                continue;
+            }
             match apart.link(app, deadline).await {
                 Ok(own) => return Ok((own, catalog)),
                 // It ended with the server's own link: wait for what comes of that.
@@ -280,6 +335,20 @@ impl Handle {
                     | ConnectionState::Ready,
                     _,
                 ) => {}
+                // Somebody has just signed in, and the connection is about to be opened.
+                (ConnectionState::Authenticating, _)
+                    if self.authorization.borrow().signed_in > now.sign_ins => {}
+                // Or somebody is about to have.
+                (ConnectionState::Authenticating, _) if self.authorization.borrow().redeeming => {}
+                // What was pending has ended without anybody: there has to be a new place to sign in.
+                (ConnectionState::Authenticating, _) if now.pending.is_none() => {
+                    let asking = tokio::select! {
+                        error = self.account.ask_to_sign_in() => error,
+                        () = deadline.elapsed() => None,
+                    };
+                    let error = asking.map(|error| error.with("server_id", self.key.id.as_str()));
+                    return Err(error.unwrap_or_else(|| not_usable(&self.key, &now)));
+                }
                 _ => return Err(not_usable(&self.key, &now)),
             }
             tokio::select! {
@@ -310,13 +379,22 @@ pub fn not_usable(key: &ServerKey, live: &Live) -> Error {
             Reason::NotConnected,
             format!("server `{id}` is disconnected on purpose; ConnectServer connects it"),
         ),
-        ConnectionState::Authenticating => Error::new(
-            Reason::SignInRequired,
-            format!(
-                "server `{id}` wants authorization: {}",
-                cause.unwrap_or("it answered with 401")
-            ),
-        ),
+        ConnectionState::Authenticating => {
+            let error = Error::new(
+                Reason::SignInRequired,
+                format!(
+                    "server `{id}` wants authorization: {}",
+                    cause.unwrap_or("it answered with 401")
+                ),
+            );
+            match &live.pending {
+                Some(pending) => error
+                    .with("auth_url", pending.auth_url.clone())
+                    .with("sign_in_id", pending.id.as_str())
+                    .with("scopes", pending.scopes.to_string()),
+                None => error,
+            }
+        }
         _ => {
             let message = match cause {
                 Some(cause) => format!("server `{id}` cannot be reached: {cause}"),

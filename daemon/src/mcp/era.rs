@@ -389,6 +389,7 @@ mod tests {
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),
             check_results: false,
+            auth: crate::model::auth::AuthSpec::default(),
         }
     }
 

@@ -266,6 +266,12 @@ impl Link {
         self.lost.is_cancelled() || self.closed.is_cancelled()
     }
 
+    /// Whether it was lost because the server wants a user to sign in: then it refuses whatever else is under way, too.
+    fn wants_sign_in(&self) -> bool {
+        let cause = self.cause.get();
+        cause.is_some_and(|cause| cause.reason() == Reason::SignInRequired)
+    }
+
     /// Where it leads, and with which credentials.
     #[must_use]
     pub fn target(&self) -> &Arc<TransportSpec> {
@@ -331,7 +337,7 @@ impl Link {
             && !self.transport.is_streamable_http()
             && !self.transport.sees_the_end()
             && !self.closed.is_cancelled();
-        if over || loss.error.reason() == Reason::SignInRequired || loss.session_gone() {
+        if over || loss.wants_sign_in() || loss.session_gone() {
             self.report_lost(loss.error.clone());
         } else if matches!(
             loss.error.reason(),

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::auth::{self, Account, Auth};
 use crate::base::ServerKey;
 use crate::base::load::Load;
 use crate::error::{Error, Reason, Result};
@@ -50,6 +51,8 @@ pub struct Dialer {
     pub client: reqwest::Client,
     /// Where connections may go.
     pub policy: Policy,
+    /// What authorizes the daemon at servers.
+    pub auth: Auth,
     /// The queue of questions.
     pub inputs: Inputs,
     /// Bounds and defaults.
@@ -97,6 +100,8 @@ pub struct Attempt {
     pub journal: Journal,
     /// The resources that apps follow.
     pub subscriptions: Subscriptions,
+    /// What authorizes requests.
+    pub account: Account,
     /// Gives the attempt up.
     pub cancel: CancellationToken,
 }
@@ -209,6 +214,7 @@ impl Dialer {
             approach,
             journal,
             subscriptions,
+            account,
             cancel,
         } = attempt;
         let verdict = known.verdict.as_ref();
@@ -216,12 +222,13 @@ impl Dialer {
             known: verdict.filter(|known| known.target == spec.target_fingerprint()),
             approach,
             journal: &journal,
+            account: &account,
         };
         let bound = self.connect_bound(spec);
         let mut dial = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(given_up().into()),
-            dial = tokio::time::timeout(bound, self.dial(spec, &journal)) => {
+            dial = tokio::time::timeout(bound, self.dial(spec, hints)) => {
                 dial.unwrap_or_else(|_| Err(connect_timeout(bound)))?
             }
         };
@@ -247,7 +254,7 @@ impl Dialer {
             Ok(agreed) => agreed,
             Err(error) => {
                 return Err(OpenFailed {
-                    error: Redactor::new(spec).error(error),
+                    error: Redactor::new(spec).with_tokens_of(&account).error(error),
                     remains: Some(dial.transport),
                 });
             }
@@ -265,7 +272,7 @@ impl Dialer {
             transport: dial.transport.clone(),
             next_id: dial.next_id,
             asker: Asker::new(self.inputs.clone(), key.clone(), spec),
-            redactor: Redactor::new(spec),
+            redactor: Redactor::new(spec).with_tokens_of(&account),
             subscriptions,
             max_calls: self.settings.calls_per_server,
             max_rounds: self.settings.rounds,
@@ -286,10 +293,10 @@ impl Dialer {
     }
 
     /// Cancel-safe: nothing is started before the last wait is over.
-    async fn dial(&self, spec: &ServerSpec, journal: &Journal) -> Result<Dial> {
+    async fn dial(&self, spec: &ServerSpec, hints: Hints<'_>) -> Result<Dial> {
         let (inbound_tx, inbound) = mpsc::channel(INBOUND);
         let transport = match &spec.transport {
-            TransportSpec::Http(http) => Transport::Http(Arc::new(self.http(http)?)),
+            TransportSpec::Http(http) => Transport::Http(Arc::new(self.http(http, hints.account)?)),
             TransportSpec::Stdio(_) if !self.settings.stdio_enabled => {
                 return Err(Error::new(
                     Reason::DestinationBlocked,
@@ -298,7 +305,7 @@ impl Dialer {
             }
             TransportSpec::Stdio(stdio) => {
                 let options = &self.settings.stdio;
-                let writer = journal.begin(Redactor::new(spec));
+                let writer = hints.journal.begin(Redactor::new(spec));
                 let spawned = Stdio::spawn(
                     stdio,
                     options,
@@ -344,16 +351,16 @@ impl Dialer {
     async fn find(&self, dial: &mut Dial, spec: &ServerSpec, hints: Hints<'_>) -> Result<Agreed> {
         let mode = spec.http_mode();
         if mode == Some(HttpMode::Sse) {
-            return self.agree_over_sse(dial, spec).await;
+            return self.agree_over_sse(dial, spec, hints).await;
         }
         let known = hints.known;
         if known.is_some_and(|known| known.transport == Some(TransportKind::Sse)) {
-            match self.agree_over_sse(dial, spec).await {
+            match self.agree_over_sse(dial, spec, hints).await {
                 Err(error) if is_outdated(&error) => {
                     tracing::info!(%error, "the kept transport verdict no longer holds");
                     dial.transport.close().await;
                     let next_id = dial.next_id;
-                    *dial = self.dial(spec, hints.journal).await?;
+                    *dial = self.dial(spec, hints).await?;
                     dial.next_id = next_id;
                     let hints = Hints {
                         known: None,
@@ -368,11 +375,16 @@ impl Dialer {
     }
 
     /// The handshake over HTTP+SSE.
-    async fn agree_over_sse(&self, dial: &mut Dial, spec: &ServerSpec) -> Result<Agreed> {
+    async fn agree_over_sse(
+        &self,
+        dial: &mut Dial,
+        spec: &ServerSpec,
+        hints: Hints<'_>,
+    ) -> Result<Agreed> {
         let TransportSpec::Http(http) = &spec.transport else {
             return Err(Error::internal("HTTP+SSE needs a URL"));
         };
-        let http = self.http(http)?;
+        let http = self.http(http, hints.account)?;
         let (inbound_tx, inbound) = mpsc::channel(INBOUND);
         let opening = HttpSse::open(&http, &self.policy, inbound_tx, &self.tasks, &self.load);
         let bound = self.settings.probe;
@@ -393,7 +405,13 @@ impl Dialer {
     }
 
     /// The legacy handshake; in `auto`, over HTTP+SSE if the server has no Streamable HTTP.
-    async fn initialize(&self, dial: &mut Dial, spec: &ServerSpec, offer: &str) -> Result<Agreed> {
+    async fn initialize(
+        &self,
+        dial: &mut Dial,
+        spec: &ServerSpec,
+        offer: &str,
+        hints: Hints<'_>,
+    ) -> Result<Agreed> {
         let error = match dial.initialize(spec, offer).await {
             Err(error) if spec.http_mode() == Some(HttpMode::Auto) && lacks_transport(&error) => {
                 error
@@ -401,15 +419,27 @@ impl Dialer {
             settled => return settled,
         };
         tracing::debug!(%error, "no Streamable HTTP: trying HTTP+SSE");
-        let agreed = self.agree_over_sse(dial, spec).await;
+        let agreed = self.agree_over_sse(dial, spec, hints).await;
         agreed.map_err(|sse| neither(&error, &sse))
     }
 
-    fn http(&self, spec: &HttpSpec) -> Result<Http> {
+    fn http(&self, spec: &HttpSpec, account: &Account) -> Result<Http> {
+        let options = ClientOptions {
+            connect_timeout: self.settings.connect,
+            keepalive: self.settings.keepalive,
+        };
+        let client = match &spec.certificate {
+            None => self.client.clone(),
+            Some(certificate) => {
+                let identity = auth::identity(certificate)?;
+                self.policy.identified_client(options, identity)?
+            }
+        };
         Http::new(
-            self.client.clone(),
+            client,
             &self.policy,
             spec,
+            account.clone(),
             self.settings.message_bytes,
             self.settings.close_grace,
         )
@@ -419,7 +449,7 @@ impl Dialer {
     async fn agree(&self, dial: &mut Dial, spec: &ServerSpec, hints: Hints<'_>) -> Result<Agreed> {
         if let Some(pin) = &spec.protocol_version {
             return match era::era_of(pin) {
-                Some(Era::Legacy) => self.initialize(dial, spec, pin).await,
+                Some(Era::Legacy) => self.initialize(dial, spec, pin, hints).await,
                 _ => self.discover(dial, spec, hints).await,
             };
         }
@@ -506,10 +536,10 @@ impl Dialer {
                     if respawn {
                         dial.transport.close().await;
                         let next_id = dial.next_id;
-                        *dial = self.dial(spec, hints.journal).await?;
+                        *dial = self.dial(spec, hints).await?;
                         dial.next_id = next_id;
                     }
-                    let mut agreed = self.initialize(dial, spec, offer).await?;
+                    let mut agreed = self.initialize(dial, spec, offer, hints).await?;
                     agreed.certain = !silent;
                     return Ok(agreed);
                 }
@@ -526,6 +556,7 @@ struct Hints<'a> {
     known: Option<&'a Verdict>,
     approach: Approach,
     journal: &'a Journal,
+    account: &'a Account,
 }
 
 impl Hints<'_> {

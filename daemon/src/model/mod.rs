@@ -3,9 +3,11 @@
 //! Every part speaks these types; they know nothing of protobuf, SQL or HTTP. They serialise for the store, and a
 //! [`Secret`](crate::base::Secret) never does.
 
+pub mod auth;
 pub mod question;
 pub mod rules;
 pub mod spec;
 pub mod status;
 pub mod update;
 pub mod validate;
+pub mod vault;

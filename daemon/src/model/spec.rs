@@ -7,6 +7,7 @@ use url::Url;
 
 use crate::base::{Secret, ServerId};
 use crate::error::{Error, Result};
+use crate::model::auth::AuthSpec;
 use crate::model::rules::ToolRules;
 
 /// How a server is reached and used.
@@ -43,6 +44,9 @@ pub struct ServerSpec {
     /// Whether structured results are checked against the output schemas of its tools.
     #[serde(default)]
     pub check_results: bool,
+    /// How the daemon gets authorized.
+    #[serde(default)]
+    pub auth: AuthSpec,
 }
 
 /// Which apps share a session with a server.
@@ -138,6 +142,18 @@ pub struct HttpSpec {
     /// Which HTTP transport the server speaks.
     #[serde(default)]
     pub mode: HttpMode,
+    /// With what the daemon proves itself in TLS.
+    #[serde(default)]
+    pub certificate: Option<ClientCertificate>,
+}
+
+/// A certificate of the daemon (mutual TLS).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClientCertificate {
+    /// The certificate and its chain, in PEM form, leaf first.
+    pub chain: String,
+    /// Its private key, in PEM form.
+    pub private_key: NamedSecret,
 }
 
 /// Which HTTP transport a server speaks (row A6).
@@ -295,23 +311,31 @@ impl ServerSpec {
         spec
     }
 
-    /// The headers or environment variables, in order.
+    /// Everything secret in it, in order: headers or environment variables, then keys, then what authorizes. New kinds
+    /// go to the end: stored values are found by their place.
     #[must_use]
-    pub fn secrets(&self) -> &[NamedSecret] {
-        match &self.transport {
-            TransportSpec::Http(http) => &http.headers,
-            TransportSpec::Stdio(stdio) => &stdio.env,
-            TransportSpec::UnixSocket(socket) => &socket.headers,
-        }
+    pub fn secrets(&self) -> Vec<&NamedSecret> {
+        let (named, key) = match &self.transport {
+            TransportSpec::Http(http) => (&http.headers, http.certificate.as_ref()),
+            TransportSpec::Stdio(stdio) => (&stdio.env, None),
+            TransportSpec::UnixSocket(socket) => (&socket.headers, None),
+        };
+        let key = key.map(|certificate| &certificate.private_key);
+        let all = named.iter().chain(key);
+        all.chain(self.auth.secrets()).collect()
     }
 
-    /// The headers or environment variables, in order, to fill in values.
-    pub fn secrets_mut(&mut self) -> &mut [NamedSecret] {
-        match &mut self.transport {
-            TransportSpec::Http(http) => &mut http.headers,
-            TransportSpec::Stdio(stdio) => &mut stdio.env,
-            TransportSpec::UnixSocket(socket) => &mut socket.headers,
-        }
+    /// Everything secret in it, in the same order, to fill in values.
+    #[must_use]
+    pub fn secrets_mut(&mut self) -> Vec<&mut NamedSecret> {
+        let (named, key) = match &mut self.transport {
+            TransportSpec::Http(http) => (&mut http.headers, http.certificate.as_mut()),
+            TransportSpec::Stdio(stdio) => (&mut stdio.env, None),
+            TransportSpec::UnixSocket(socket) => (&mut socket.headers, None),
+        };
+        let key = key.map(|certificate| &mut certificate.private_key);
+        let all = named.iter_mut().chain(key);
+        all.chain(self.auth.secrets_mut()).collect()
     }
 
     /// What makes two registrations the same server beside the name: the URL, the command line, or the

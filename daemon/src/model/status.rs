@@ -180,6 +180,8 @@ pub struct ServerStatus {
     pub next_retry: Option<Timestamp>,
     /// Failed attempts since the server was last ready.
     pub failed_attempts: u32,
+    /// Where a user signs in, if a sign-in is pending.
+    pub auth_url: Option<String>,
     /// How change notifications arrive.
     pub push: Push,
     /// The last lines of a child's standard error.

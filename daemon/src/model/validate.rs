@@ -1,5 +1,7 @@
 //! What a registration must satisfy before it is stored. Names the field, the value and the remedy; never a secret.
 
+mod auth;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -92,6 +94,7 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
             ));
         }
     }
+    auth::check_auth(spec)?;
     spec.tools.check()?;
     check_retry(spec)?;
     check_timeouts(&spec.timeouts)
@@ -104,7 +107,11 @@ fn check_http(http: &HttpSpec) -> Result<()> {
             format!("it is longer than {MAX_URL} bytes"),
         ));
     }
-    check_headers("spec.http.headers", &http.headers)
+    check_headers("spec.http.headers", &http.headers)?;
+    match &http.certificate {
+        Some(certificate) => auth::check_certificate(http, certificate),
+        None => Ok(()),
+    }
 }
 
 fn check_headers(field: &'static str, headers: &[NamedSecret]) -> Result<()> {

@@ -48,6 +48,29 @@ impl Policy {
         self.build(options, Arc::new(SystemResolver))
     }
 
+    /// As [`Policy::http_client`], for one server: it proves itself in TLS (RFC 8705).
+    ///
+    /// # Errors
+    /// INVALID_FIELD for a certificate that cannot be used with its key.
+    pub fn identified_client(
+        &self,
+        options: ClientOptions,
+        identity: reqwest::Identity,
+    ) -> Result<reqwest::Client> {
+        let resolver = GuardedResolver {
+            policy: self.clone(),
+            names: Arc::new(SystemResolver),
+        };
+        let builder = self.builder(options).dns_resolver(Arc::new(resolver));
+        builder.identity(identity).build().map_err(|cause| {
+            let why = chain(&cause);
+            Error::invalid(
+                "spec.http.client_certificate",
+                format!("the certificate cannot be used: {why}"),
+            )
+        })
+    }
+
     /// An HTTP client for one server on a Unix socket; it connects to nothing else, whatever host a URL or a redirect
     /// names. No TLS.
     ///

@@ -68,25 +68,23 @@ pub(super) fn prepare_dir(dir: &Path) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
     let shown = dir.display();
     if found.uid() != own {
-        return Err(Error::new(
-            Reason::StoreFailed,
-            format!(
-                "the data directory `{shown}` belongs to uid {}, and the daemon runs as uid {own}: run \
-                 `chown {own} {shown}`, or choose another directory",
-                found.uid()
-            ),
-        ));
+        return Err(unsafe_dir(format!(
+            "the data directory `{shown}` belongs to uid {}, and the daemon runs as uid {own}: run `chown {own} \
+             {shown}`, or choose another directory",
+            found.uid()
+        )));
     }
     let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(Error::new(
-            Reason::StoreFailed,
-            format!(
-                "the data directory `{shown}` has mode {mode:04o}, so others can reach into it: run `chmod 700 {shown}`"
-            ),
-        ));
+        return Err(unsafe_dir(format!(
+            "the data directory `{shown}` has mode {mode:04o}, so others can reach into it: run `chmod 700 {shown}`"
+        )));
     }
     Ok(())
+}
+
+fn unsafe_dir(message: String) -> Error {
+    Error::new(Reason::StoreFailed, message).with("vault", "unsafe")
 }
 
 /// Opens a file for reading and writing; creates it with mode 0600 if it is absent.

@@ -12,6 +12,7 @@ use crate::error::{Error, Reason, Result};
 const STEPS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_sessions.sql"),
+    include_str!("migrations/0003_authorization.sql"),
 ];
 
 /// Brings the database to the current schema, each step in its own transaction. Returns the version it had.
@@ -67,11 +68,15 @@ mod tests {
         index elicitations_by_state
         index elicitations_ended
         index elicitations_pending
+        index sign_ins_by_server
         table elicitations
+        table grants
         table meta
         table namespaces
+        table registrations
         table servers
         table sessions
+        table sign_ins
         table sqlite_sequence
         table updates
         ");

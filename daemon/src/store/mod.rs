@@ -12,8 +12,9 @@
 //! | write | |
 //! |---|---|
 //! | [`Store::put_server`], [`Store::rename_server`], [`Store::remove_server`] | durable |
+//! | [`Store::put_grant`], [`Store::finish_sign_in`] and all else about authorization | durable |
 //! | [`Store::put_question`], [`Store::end_question`], [`Store::void_questions`] | durable |
-//! | what [`Store::open`] changes, [`Store::close`] | durable |
+//! | what [`Store::open`] changes, [`Store::check_vault`], [`Store::close`] | durable |
 //! | [`Store::set_status`], [`Store::set_session`], pruning | lazy |
 //!
 //! # Resume tokens and lost power
@@ -30,10 +31,15 @@
 //! One thread writes, one reads, each with its own connection, fed by bounded queues. Futures of this module may be
 //! dropped at any time; a write that was queued happens all the same.
 
+mod auth;
+mod key;
+mod keyring;
 mod lock;
 mod log;
 mod migrate;
+mod probe;
 mod questions;
+mod rotate;
 mod seal;
 mod servers;
 #[cfg(test)]
@@ -50,11 +56,15 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use serde::Serialize;
 use tokio::sync::watch;
 
+pub use self::auth::Authorizations;
 pub use self::questions::already_resolved;
+pub use self::rotate::{Keys, Rotated, rotate_key};
 
+use self::key::KeySource;
 use self::lock::DirLock;
 use self::log::{Bounds, Tail};
-use self::seal::{KeySource, Sealer};
+use self::probe::Probe;
+use self::seal::Sealer;
 use self::thread::{Durability, ReadThread, WriteThread, Writer};
 use self::token::LogId;
 use crate::base::{ElicitationId, Namespace, Revision, ServerId, ServerKey};
@@ -62,6 +72,7 @@ use crate::error::{Error, Reason, Result};
 use crate::model::question::{Question, QuestionState};
 use crate::model::status::{ServerRecord, ServerStatus, Session, Verdict};
 use crate::model::update::{Body, Filter, Update};
+use crate::model::vault::KeyBackend;
 
 /// Name of the database in the data directory.
 const DATABASE: &str = "sidecar.db";
@@ -87,10 +98,12 @@ const KEY_CHECK: &str = "key_check";
 pub struct StoreConfig {
     /// Directory of the database, the lock and, by default, the key. Created with mode 0700 if absent.
     pub data_dir: PathBuf,
-    /// The file with the key that seals secrets. Default: `vault.key` in the data directory. Created with mode 0600 if
-    /// absent while nothing is sealed.
+    /// Where the key is that seals secrets.
+    pub key_backend: KeyBackend,
+    /// The file with that key. Default: `vault.key` in the data directory. Created with mode 0600 if absent while nothing
+    /// is sealed.
     pub key_file: Option<PathBuf>,
-    /// Directory in which systemd puts credentials; a file `vault-key` there comes before `key_file`.
+    /// Directory in which systemd puts credentials. By default a file `vault-key` there comes before `key_file`.
     pub credentials_dir: Option<PathBuf>,
     /// The update log holds about this many updates.
     pub keep_updates: u64,
@@ -111,6 +124,7 @@ impl StoreConfig {
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
+            key_backend: KeyBackend::default(),
             key_file: None,
             credentials_dir: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
             keep_updates: 100_000,
@@ -139,7 +153,7 @@ struct Inner {
     writes: WriteThread,
     tail: Arc<Tail>,
     head: watch::Receiver<Revision>,
-    sealer: Sealer,
+    sealer: Arc<Sealer>,
     log_id: LogId,
 }
 
@@ -155,22 +169,23 @@ impl Store {
     ///
     /// # Errors
     /// [`Reason::StoreFailed`], with the remedy in the message: the directory is open to others, belongs to another
-    /// user or is in use by another daemon; the schema is newer than this daemon; the key is missing or wrong; the disk
-    /// is full, read-only or corrupt. Nothing is deleted.
+    /// user or is in use by another daemon; the schema is newer than this daemon; the key is missing or wrong; what is
+    /// sealed cannot be kept; the disk is full, read-only or corrupt. Nothing is deleted. The fact `vault` is set where
+    /// another attempt does not help.
     pub fn open(config: StoreConfig) -> Result<(Self, Vec<ServerRecord>)> {
         Self::open_on_boot(config, &boot_id())
     }
 
     fn open_on_boot(config: StoreConfig, boot_id: &str) -> Result<(Self, Vec<ServerRecord>)> {
+        let key = KeySource::find(&config)?;
         let StoreConfig {
             data_dir,
-            key_file,
-            credentials_dir,
             keep_updates,
             keep_age,
             keep_bytes,
             tail,
             keep_ended_questions,
+            ..
         } = config;
         lock::prepare_dir(&data_dir)?;
         let lock = DirLock::acquire(&data_dir)?;
@@ -180,10 +195,9 @@ impl Store {
         let mut connection = connect(&path, Access::Write)?;
         migrate::run(&mut connection)?;
 
-        let key = KeySource::find(credentials_dir.as_deref(), key_file.as_deref(), &data_dir);
         let check = meta(&connection, KEY_CHECK)?;
-        let in_use = servers::any_sealed(&connection)?;
-        let sealer = Sealer::load(&key, check.as_deref(), in_use)?;
+        let in_use = rotate::any_sealed(&connection)?;
+        let sealer = key.unlock(check.as_deref(), in_use)?;
 
         let tail = Arc::new(Tail::new(tail));
         let (head_sender, head) = watch::channel(log::head(&connection)?);
@@ -193,6 +207,7 @@ impl Store {
             bytes: keep_bytes,
             ended_questions: keep_ended_questions,
         };
+        let probe = Probe::generate();
         let mut writer = Writer::new(connection, lock, Arc::clone(&tail), head_sender, bounds);
         let (log_id, records) = writer.now(|changes| {
             let connection = changes.connection;
@@ -200,16 +215,23 @@ impl Store {
                 meta_put(connection, KEY_CHECK, &sealer.key_check()?)?;
             }
             let log_id = begin_log(connection, boot_id)?;
+            probe::forget_all(connection)?;
+            probe.put(connection, &probe.seal(&sealer)?)?;
             questions::void(changes, None)?;
+            auth::start_over(changes)?;
             Ok((log_id, servers::start_over(changes, &sealer)?))
         })?;
 
+        let reader = connect(&path, Access::Read)?;
+        probe.judge(&sealer, probe.find(&reader)?.as_deref())?;
+        writer.now(|changes| probe.forget(changes.connection))?;
+
         let store = Self(Arc::new(Inner {
-            reads: ReadThread::spawn(connect(&path, Access::Read)?)?,
+            reads: ReadThread::spawn(reader)?,
             writes: WriteThread::spawn(writer)?,
             tail,
             head,
-            sealer,
+            sealer: Arc::new(sealer),
             log_id,
         }));
         Ok((store, records))
@@ -240,10 +262,11 @@ impl Store {
         status: ServerStatus,
     ) -> Result<Revision> {
         let sealed = self.seal(&record)?;
-        let sealed = move |changes: &mut log::Changes<'_>| {
-            servers::rename(changes, &old, &record, status, sealed.as_deref())
+        let sealer = Arc::clone(&self.0.sealer);
+        let rename = move |changes: &mut log::Changes<'_>| {
+            servers::rename(changes, &old, &record, status, sealed.as_deref(), &sealer)
         };
-        self.durable(sealed).await
+        self.durable(rename).await
     }
 
     /// Removes a server with its secrets. Its pending questions end as void before it; ended questions can still be
@@ -438,6 +461,24 @@ impl Store {
         token::decode(self.0.log_id, token)
     }
 
+    /// Seals something, writes it, reads it back and deletes it, all durably: whether secrets can be kept now. Call it
+    /// before something is begun that would be lost otherwise.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn check_vault(&self) -> Result<()> {
+        let sealer = &self.0.sealer;
+        let probe = Probe::generate();
+        let sealed = probe.seal(sealer)?;
+        let (put, find, forget) = (probe.clone(), probe.clone(), probe.clone());
+        self.durable(move |changes| put.put(changes.connection, &sealed))
+            .await?;
+        let found = self.0.reads.read(move |reader| find.find(reader)).await;
+        let kept = found.and_then(|found| probe.judge(sealer, found.as_deref()));
+        let forgotten = self.durable(move |changes| forget.forget(changes.connection));
+        kept.and(forgotten.await)
+    }
+
     /// Lets queued writes finish, marks the database as closed cleanly, and ends both threads. Later operations of any
     /// clone fail with [`Reason::StoreFailed`]; a second close does nothing.
     ///
@@ -451,7 +492,7 @@ impl Store {
     fn seal(&self, record: &ServerRecord) -> Result<Option<Vec<u8>>> {
         self.0
             .sealer
-            .seal_secrets(&record.key, record.spec.secrets())
+            .seal_secrets(&record.key, &record.spec.secrets())
     }
 
     async fn durable<T: Send + 'static>(

@@ -4,12 +4,14 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::auth;
 use super::log::Changes;
 use super::questions;
 use super::seal::Sealer;
 use super::{count, json, unreadable};
 use crate::base::{Namespace, Revision, ServerId, ServerKey, Timestamp};
 use crate::error::{Error, Reason, Result};
+use crate::model::spec::ServerSpec;
 use crate::model::status::{
     ConnectionState, Failure, ServerRecord, ServerStatus, ServerView, Session, Verdict,
 };
@@ -63,6 +65,11 @@ pub(super) fn put(
     sealed: Option<&[u8]>,
 ) -> Result<Revision> {
     let connection = changes.connection;
+    if let Some(before) = one(connection, &record.key)?
+        && authorizes_otherwise(&before.record.spec, &record.spec)
+    {
+        auth::forget_granted(connection, &record.key)?;
+    }
     connection
         .prepare_cached(
             "INSERT INTO namespaces (name, created) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
@@ -104,13 +111,21 @@ pub(super) fn put(
     changes.server(record.view(status))
 }
 
-/// Replaces a server by one with another id; its questions go with it.
+/// Whether what was granted under the old settings is of no use, or of harm, under the new ones: it must not reach another
+/// server. The old ones have no secrets.
+fn authorizes_otherwise(old: &ServerSpec, new: &ServerSpec) -> bool {
+    let new = new.without_secrets();
+    old.auth != new.auth || old.target() != new.target()
+}
+
+/// Replaces a server by one with another id; its questions, grants and sign-ins go with it.
 pub(super) fn rename(
     changes: &mut Changes<'_>,
     old: &ServerKey,
     record: &ServerRecord,
     status: ServerStatus,
     sealed: Option<&[u8]>,
+    sealer: &Sealer,
 ) -> Result<Revision> {
     if *old == record.key {
         return put(changes, record, status, sealed);
@@ -127,8 +142,15 @@ pub(super) fn rename(
             ),
         ));
     }
+    if let Some(before) = one(changes.connection, old)?
+        && authorizes_otherwise(&before.record.spec, &record.spec)
+    {
+        auth::forget_granted(changes.connection, old)?;
+    }
+    let authorizations = auth::take_all(changes.connection, sealer, old)?;
     delete(changes, old)?;
     put(changes, record, status, sealed)?;
+    auth::give_all(changes, sealer, authorizations, &record.key)?;
     questions::move_all(changes, old, &record.key)?;
     super::log::head(changes.connection)
 }
@@ -151,6 +173,7 @@ fn delete(changes: &mut Changes<'_>, key: &ServerKey) -> Result<Revision> {
         ));
     }
     forget_session(changes.connection, key)?;
+    auth::delete_all(changes.connection, key)?;
     changes.deleted(&key.namespace, &key.id, Kind::Server, key.id.as_str())
 }
 
@@ -224,12 +247,6 @@ fn one(connection: &Connection, key: &ServerKey) -> Result<Option<Stored>> {
         .transpose()
 }
 
-/// Whether any secret is stored.
-pub(super) fn any_sealed(connection: &Connection) -> Result<bool> {
-    let sql = "SELECT 1 FROM servers WHERE sealed IS NOT NULL LIMIT 1";
-    Ok(connection.prepare(sql)?.exists([])?)
-}
-
 /// Loads every server for a new run of the daemon: opens the secrets and sets the status back to its beginning.
 ///
 /// A server whose secrets do not open is loaded without them, with `connect` off and the failure in its status; its row
@@ -249,7 +266,11 @@ pub(super) fn start_over(changes: &mut Changes<'_>, sealer: &Sealer) -> Result<V
         mut record, sealed, ..
     } in stored
     {
-        let opened = sealer.open_secrets(&record.key, sealed.as_deref(), record.spec.secrets_mut());
+        let opened = sealer.open_secrets(
+            &record.key,
+            sealed.as_deref(),
+            &mut record.spec.secrets_mut(),
+        );
         record.connect &= opened;
         record.session = session(connection, &record.key, sealer)?;
         let status = ServerStatus {

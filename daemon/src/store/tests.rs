@@ -1,6 +1,8 @@
 //! The store as a whole. Helpers are here, tests in the modules.
 
+mod authorization;
 mod changes;
+mod rotation;
 mod survival;
 
 use std::path::Path;
@@ -37,6 +39,7 @@ fn key(id: &str) -> ServerKey {
 fn record(id: &str) -> ServerRecord {
     let http = HttpSpec {
         mode: HttpMode::Auto,
+        certificate: None,
         url: "https://example.com/mcp".parse().unwrap(),
         headers: vec![NamedSecret {
             name: "authorization".to_owned(),
@@ -58,6 +61,7 @@ fn record(id: &str) -> ServerRecord {
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),
             check_results: false,
+            auth: crate::model::auth::AuthSpec::default(),
         },
         connect: true,
         generation: 1,

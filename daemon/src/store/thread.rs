@@ -73,6 +73,8 @@ where
     fn answer(self: Box<Self>, committed: &Result<()>) {
         let result = match (self.result, committed) {
             (Ok(_), Err(failure)) => Err(failure.clone()),
+            // It never ran: the transaction did not get that far.
+            (Err(_), Err(failure)) if self.run.is_some() => Err(failure.clone()),
             (result, _) => result,
         };
         // Nobody listens if the caller was cancelled; the write counts all the same.

@@ -31,8 +31,10 @@ impl Builder {
                 forgetful: false,
                 follows: false,
                 tls: false,
+                mutual_tls: false,
             },
             hooks: Mutex::default(),
+            guard: Mutex::default(),
             lists: Mutex::default(),
             more_capabilities: serde_json::Map::new(),
             seen: watch::Sender::default(),
@@ -85,6 +87,13 @@ impl Builder {
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.inner.traits.tls = true;
+        self
+    }
+
+    /// Speaks TLS and wants certificates of its clients; see [`tls`](super::tls).
+    #[must_use]
+    pub fn mutual_tls(mut self) -> Self {
+        self.inner.traits.mutual_tls = true;
         self
     }
 

@@ -11,6 +11,10 @@ use super::{Inner, MODERN, Reply, Seen, next_push, stream};
 const META: &str = "io.modelcontextprotocol";
 
 pub(super) fn reply(inner: &Arc<Inner>, seen: &Seen) -> Reply {
+    // Whoever is refused looks for a way to get authorized. There is none.
+    if seen.path.starts_with("/.well-known/") || seen.path == "/register" {
+        return Reply::Raw(404, Vec::new(), Bytes::new());
+    }
     let accepted = || Reply::Raw(202, Vec::new(), Bytes::new());
     let method = seen.method();
     let known = match method {

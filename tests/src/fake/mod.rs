@@ -117,11 +117,15 @@ struct Traits {
     follows: bool,
     /// HTTP/2 over TLS.
     tls: bool,
+    /// TLS, and clients have certificates.
+    mutual_tls: bool,
 }
 
 struct Inner {
     traits: Traits,
     hooks: Mutex<HashMap<String, Hook>>,
+    /// Looks at every request first.
+    guard: Mutex<Option<Hook>>,
     lists: Mutex<HashMap<&'static str, Vec<Value>>>,
     more_capabilities: serde_json::Map<String, Value>,
     seen: watch::Sender<Vec<Seen>>,
@@ -169,12 +173,14 @@ impl FakeMcp {
             Wire::Sse => channel::STREAM,
             Wire::Streamable | Wire::Lines => "/mcp",
         };
-        let scheme = if self.inner.traits.tls {
-            "https"
-        } else {
-            "http"
-        };
-        format!("{scheme}://{}{path}", self.addr())
+        format!("{}{path}", self.origin())
+    }
+
+    /// The beginning of its URL, without a slash.
+    pub fn origin(&self) -> String {
+        let secure = self.inner.traits.tls || self.inner.traits.mutual_tls;
+        let scheme = if secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.addr())
     }
 
     /// Its address.
@@ -246,6 +252,16 @@ impl FakeMcp {
     /// Like [`FakeMcp::on`] for an answer that needs no waiting.
     pub fn reply(&self, method: &str, reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) {
         self.on(method, move |seen| std::future::ready(reply(&seen)));
+    }
+
+    /// Lets somebody look at every request first; [`Reply::Default`] passes it on.
+    pub(crate) fn guard_with<F, Fut>(&self, guard: F)
+    where
+        F: Fn(Seen) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Reply> + Send + 'static,
+    {
+        let hook: Hook = Arc::new(move |seen| Box::pin(guard(seen)));
+        *self.inner.guard.lock().unwrap() = Some(hook);
     }
 
     /// Goes back to the default answer.
@@ -397,7 +413,11 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
     let mut seen = Seen {
         index: 0,
         http: head.method,
-        path: head.uri.to_string(),
+        // Over HTTP/2 the URI is absolute.
+        path: head
+            .uri
+            .path_and_query()
+            .map_or_else(String::new, ToString::to_string),
         headers: head.headers,
         json: lenient(std::str::from_utf8(&body).unwrap_or_default()),
         body,
@@ -408,10 +428,15 @@ async fn answer(inner: &Arc<Inner>, request: Request<Incoming>) -> Option<Respon
         index: seen.index,
         complete: false,
     };
-    let reply = if inner.traits.wire == Wire::Sse {
-        channel::answer(inner, &seen).await
-    } else {
-        decide(inner, &seen).await
+    let guard = inner.guard.lock().unwrap().clone();
+    let verdict = match guard {
+        Some(guard) => guard(seen.clone()).await,
+        None => Reply::Default,
+    };
+    let reply = match verdict {
+        Reply::Default if inner.traits.wire == Wire::Sse => channel::answer(inner, &seen).await,
+        Reply::Default => decide(inner, &seen).await,
+        refusal => refusal,
     };
     let id = seen.json["id"].clone();
     let respond = |watch: Watch, text: String| {

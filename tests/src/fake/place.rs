@@ -82,6 +82,12 @@ async fn serve(listener: TcpListener, inner: Arc<Inner>) {
         let inner = Arc::clone(&inner);
         if inner.traits.tls {
             connections.spawn(serve_tls(stream, inner));
+        } else if inner.traits.mutual_tls {
+            connections.spawn(async move {
+                if let Ok(stream) = tls::mutual().accept(stream).await {
+                    serve_http(stream, inner).await;
+                }
+            });
         } else {
             connections.spawn(serve_http(stream, inner));
         }

@@ -1,6 +1,6 @@
 //! How each peer is started.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::install::installed;
 use super::{CommandLine, HttpPeer};
@@ -112,6 +112,41 @@ pub async fn fastmcp_sse() -> HttpPeer {
     python_http("fastmcp", "fm_server.py", "sse").await
 }
 
+/// FastMCP with its own authorization server.
+pub async fn fastmcp_oauth() -> HttpPeer {
+    python_http("fastmcp", "fm_server.py", "oauth").await
+}
+
+/// An example of the TypeScript SDK 1.x with its own authorization server. It knows itself by the name `localhost`.
+pub async fn ts1_oauth() -> HttpPeer {
+    let examples = "node_modules/@modelcontextprotocol/sdk/dist/esm/examples/server";
+    let file = installed("npm")
+        .await
+        .join(examples)
+        .join("simpleStreamableHttp.js");
+    let line = CommandLine::new("node", &[&text(file), "--oauth"]);
+    let (auth_port, _reserved) = super::reserve_port();
+    let mut peer = HttpPeer::start("/mcp", |port| {
+        let line = line.clone().env("MCP_PORT", &port.to_string());
+        line.env("MCP_AUTH_PORT", &auth_port.to_string())
+    })
+    .await;
+    peer.url = peer.url.replace("127.0.0.1", "localhost");
+    peer
+}
+
+/// A complete OpenID provider for one resource, with tokens that are bound to keys if it is wanted.
+pub async fn oidc_provider(resource: &str, dpop: bool) -> HttpPeer {
+    let file = text(beside(&installed("oidc").await, "oidc_server.mjs"));
+    let line = CommandLine::new(text(node22().await), &[&file, resource]);
+    HttpPeer::start("", |port| {
+        let mut line = line.clone().env("DPOP", if dpop { "1" } else { "0" });
+        line.args.push(port.to_string());
+        line
+    })
+    .await
+}
+
 /// The published time server.
 pub async fn time() -> CommandLine {
     let dir = installed("pyservers").await;
@@ -126,17 +161,27 @@ pub async fn git(repository: &str) -> CommandLine {
     CommandLine::new(program, &["--repository", repository])
 }
 
-/// TypeScript SDK 2.x; its modules are found beside a copy of the source.
-async fn ts2(args: &[&str]) -> CommandLine {
-    let dir = installed("ts2").await;
-    let file = dir.join("ts2_server.mjs");
-    let code = std::fs::read(source("ts2_server.mjs")).expect("read the peer's source");
+/// A copy of a source file beside the modules of a set, where they are found.
+pub(super) fn beside(set: &Path, name: &str) -> PathBuf {
+    let file = set.join(name);
+    let code = std::fs::read(source(name)).expect("read the peer's source");
     if std::fs::read(&file).ok().as_ref() != Some(&code) {
         // Another test may be starting it: replace the file in one step.
-        let new = tempfile::NamedTempFile::new_in(&dir).expect("make a file");
+        let new = tempfile::NamedTempFile::new_in(set).expect("make a file");
         std::fs::write(new.path(), code).expect("copy the peer's source");
         new.persist(&file).expect("put the peer's source in place");
     }
+    file
+}
+
+/// Node of a version that new packages want.
+pub(super) async fn node22() -> PathBuf {
+    installed("node22").await.join("node_modules/.bin/node")
+}
+
+/// TypeScript SDK 2.x.
+async fn ts2(args: &[&str]) -> CommandLine {
+    let file = beside(&installed("ts2").await, "ts2_server.mjs");
     let mut line = CommandLine::new("node", &[&text(file)]);
     line.args.extend(args.iter().map(|&arg| arg.to_owned()));
     line

@@ -54,6 +54,16 @@ pub const SETS: &[Set] = &[
         packages: &["node@22"],
     },
     Set {
+        name: "browser",
+        source: Source::Npm,
+        packages: &["@sparticuz/chromium@153.0.0", "puppeteer-core@25.16.0"],
+    },
+    Set {
+        name: "oidc",
+        source: Source::Npm,
+        packages: &["oidc-provider@9.13.3"],
+    },
+    Set {
         name: "conformance",
         source: Source::Npm,
         packages: &["@modelcontextprotocol/conformance@0.2.0-alpha.12"],

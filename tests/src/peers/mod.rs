@@ -4,6 +4,7 @@
 //! each is started.
 
 pub mod catalogue;
+pub mod chromium;
 pub mod install;
 
 use std::net::SocketAddr;
@@ -119,7 +120,7 @@ impl HttpPeer {
 
 /// A port of the loopback interface that the system gives to nobody who asks for any, for as long as the socket is held. A
 /// server that asks for this one gets it.
-fn reserve_port() -> (u16, TcpSocket) {
+pub fn reserve_port() -> (u16, TcpSocket) {
     let socket = TcpSocket::new_v4().expect("make a socket");
     socket.set_reuseaddr(true).expect("share the port");
     let any = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,6 +1,8 @@
 //! The actor itself: waits for what happens, lets the machine judge, performs its effects, publishes what is new.
 
+mod authorization;
 mod commands;
+mod faults;
 mod lists;
 mod publish;
 
@@ -11,9 +13,11 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::faults::fault_of;
 use self::lists::{Dirty, Listing, Lists};
 use super::apart::Apart;
 use super::{Command, Live};
+use crate::auth::{Account, View};
 use crate::base::{Clock, Deadline, ServerKey};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason};
@@ -42,6 +46,7 @@ pub(super) struct Shared {
     pub(super) journal: Journal,
     pub(super) subscriptions: Subscriptions,
     pub(super) stale: Arc<Notify>,
+    pub(super) account: Account,
 }
 
 pub(super) struct Actor {
@@ -70,6 +75,13 @@ pub(super) struct Actor {
     /// What was before is being closed: nobody waits for it but the next dial, and whoever wants the connection ended.
     closing: Option<JoinHandle<()>>,
     journal: Journal,
+    account: Account,
+    /// How the account stands.
+    authorization: watch::Receiver<View>,
+    /// As of it was dealt with last.
+    authorized: View,
+    /// How many sign-ins had succeeded when the last dial began.
+    dialled_after: u64,
     /// Dials in a row that a process did not survive.
     crashes: u32,
     listing: Option<Listing>,
@@ -99,6 +111,7 @@ enum Wake {
     Listed(Box<Lists>),
     Lost(Error),
     News(News),
+    Authorization,
     Stale,
     Timer,
 }
@@ -133,6 +146,10 @@ impl Actor {
             opening: None,
             closing: None,
             journal: shared.journal,
+            authorization: shared.account.watch(),
+            authorized: View::default(),
+            dialled_after: 0,
+            account: shared.account,
             crashes: 0,
             listing: None,
             dirty: Dirty::default(),
@@ -152,7 +169,10 @@ impl Actor {
 
     #[tracing::instrument(name = "connection", skip_all, fields(server = %self.key))]
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>, connect: bool) {
-        if connect {
+        self.authorized = self.authorization.borrow_and_update().clone();
+        if connect && self.authorized.waits_for_user() {
+            self.go_on_waiting().await;
+        } else if connect {
             self.handle(Event::Connect { fresh: false }).await;
         }
         loop {
@@ -178,7 +198,7 @@ impl Actor {
                     if let Some(remains) = remains {
                         self.dispose(async move { remains.close().await });
                     }
-                    let fault = fault_of(&error);
+                    let fault = self.fault_of_dial(&error);
                     self.crashes = match fault {
                         Fault::Crash => self.crashes.saturating_add(1),
                         _ => 0,
@@ -194,6 +214,7 @@ impl Actor {
                 Wake::Listed(lists) => self.listed(*lists).await,
                 Wake::Lost(error) => self.lost(&error).await,
                 Wake::News(news) => self.news(news).await,
+                Wake::Authorization => self.authorization_changed().await,
                 Wake::Stale => self.read_stale_lists(),
                 Wake::Timer => self.timers().await,
             }
@@ -247,6 +268,8 @@ impl Actor {
             opened = opening => Wake::Opened(opened),
             lists = listing => Wake::Listed(Box::new(lists)),
             () = timer.elapsed() => Wake::Timer,
+            // The account lives as long as the actor.
+            Ok(()) = self.authorization.changed() => Wake::Authorization,
             () = self.stale.notified() => Wake::Stale,
         };
         match &wake {
@@ -321,8 +344,10 @@ impl Actor {
                     approach: Approach::after_crashes(self.crashes),
                     journal: self.journal.clone(),
                     subscriptions: self.subscriptions.clone(),
+                    account: self.account.clone(),
                     cancel: cancel.clone(),
                 };
+                self.dialled_after = self.authorization.borrow().signed_in;
                 let before = self.closing.take();
                 let task = self.dialer.tasks.spawn(async move {
                     if let Some(before) = before {
@@ -437,7 +462,14 @@ impl Actor {
         link.rename(self.key.clone());
         let registration = (&self.key, &self.spec);
         let verdict = self.verdict.as_ref();
-        self.apart = Apart::new(&self.dialer, registration, verdict, &self.journal);
+        self.apart = Apart::new(
+            &self.dialer,
+            registration,
+            verdict,
+            &self.journal,
+            &self.account,
+            &link,
+        );
         self.link = Some(link);
         self.next_ping = soon(self.dialer.settings.liveness);
         self.next_refresh = self.refresh_time();
@@ -564,21 +596,6 @@ fn soon(interval: Duration) -> Option<Instant> {
     Clock
         .now()
         .checked_add(interval.mul_f64(0.75 + jitter() / 2.0))
-}
-
-pub(super) fn fault_of(error: &Error) -> Fault {
-    let has = |fact| error.facts().iter().any(|(name, _)| *name == fact);
-    let (bad_command, ended) = (has("command"), has("process"));
-    match error.reason() {
-        Reason::SignInRequired => Fault::Unauthorized,
-        Reason::UpstreamUnreachable if bad_command => Fault::Permanent,
-        Reason::UpstreamUnreachable if ended => Fault::Crash,
-        Reason::UpstreamUnreachable
-        | Reason::UpstreamTimeout
-        | Reason::UpstreamError
-        | Reason::OutcomeUnknown => Fault::Transient,
-        _ => Fault::Permanent,
-    }
 }
 
 /// A number in [0, 1); its quality matters little.

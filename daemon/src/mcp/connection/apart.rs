@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::actor::{fault_of, jitter};
+use crate::auth::Account;
 use crate::base::{AppConnection, Clock, Deadline, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{Link, closed_error};
@@ -53,6 +54,10 @@ struct Inner {
     spec: ServerSpec,
     verdict: Option<Verdict>,
     journal: Journal,
+    account: Account,
+    /// The server's own link, and whether there was a grant when it was opened.
+    own: Arc<Link>,
+    granted: bool,
     key: Mutex<ServerKey>,
     slots: Mutex<HashMap<Owner, Slot>>,
     /// Why none is opened for now.
@@ -68,6 +73,8 @@ impl Apart {
         (key, spec): (&ServerKey, &ServerSpec),
         verdict: Option<&Verdict>,
         journal: &Journal,
+        account: &Account,
+        own: &Arc<Link>,
     ) -> Option<Self> {
         (spec.isolation != Isolation::Shared).then(|| Self {
             inner: Arc::new(Inner {
@@ -75,6 +82,9 @@ impl Apart {
                 spec: spec.clone(),
                 verdict: verdict.cloned(),
                 journal: journal.clone(),
+                account: account.clone(),
+                own: Arc::clone(own),
+                granted: account.watch().borrow().grant.is_some(),
                 key: Mutex::new(key.clone()),
                 slots: Mutex::default(),
                 held: Mutex::default(),
@@ -93,6 +103,11 @@ impl Apart {
                 link.rename(key.clone());
             }
         }
+    }
+
+    /// Whether the grant has ended under which all links were opened.
+    pub(super) fn is_spent(&self) -> bool {
+        self.inner.granted && self.inner.account.watch().borrow().grant.is_none()
     }
 
     /// The server was lost, for all its links.
@@ -205,6 +220,7 @@ impl Inner {
                 if !over.is_cancelled() && !self.closed.is_cancelled() {
                     self.hold(&error);
                 }
+                self.shared_fate(&error);
                 self.forget(owner, &slot);
                 slot.send_replace(Some(Err(error)));
                 if let Some(remains) = remains {
@@ -224,7 +240,10 @@ impl Inner {
             tokio::select! {
                 () = self.closed.cancelled() => break,
                 () = over.cancelled() => break,
-                _ = link.lost() => break,
+                error = link.lost() => {
+                    self.shared_fate(&error);
+                    break;
+                }
                 () = tokio::time::sleep(idle / 4) => {}
             }
             // Under the lock, so that nobody gets it between the look and the end.
@@ -238,6 +257,13 @@ impl Inner {
         link.close().await;
     }
 
+    /// Whoever meets it first: a server that wants a user to sign in wants that for all its links.
+    fn shared_fate(&self, error: &Error) {
+        if error.reason() == Reason::SignInRequired {
+            self.own.report_lost(error.clone());
+        }
+    }
+
     async fn open(&self, over: &CancellationToken) -> Result<Arc<Link>, OpenFailed> {
         let cancel = self.closed.child_token();
         let key = self.key().clone();
@@ -249,6 +275,7 @@ impl Inner {
             approach: Approach::default(),
             journal: self.journal.clone(),
             subscriptions: Subscriptions::default(),
+            account: self.account.clone(),
             cancel: cancel.clone(),
         };
         let opening = self.dialer.open(&key, &self.spec, attempt);

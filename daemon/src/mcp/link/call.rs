@@ -26,7 +26,7 @@ use crate::model::status::Era;
 /// Shortest and longest pause before a server that only wants to be asked again is asked again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// How long a call may still be refused after the server has refused another one because the session is gone.
+/// How long a call may still be refused after the server has refused another one because the session or the grant is gone.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// What an app can watch while a call runs.
@@ -293,7 +293,7 @@ impl Link {
         let mut questions = call.questions.subscribe();
         let cut_off = async {
             self.closed.cancelled().await;
-            if self.session_gone.load(Ordering::Relaxed) {
+            if self.session_gone.load(Ordering::Relaxed) || self.wants_sign_in() {
                 tokio::time::sleep(LAST_WORD).await;
             }
         };

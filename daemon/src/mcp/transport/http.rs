@@ -3,6 +3,7 @@
 //!
 //! Custom headers are sent to the registered URL's origin only; `policy` refuses every other destination.
 
+mod authorized;
 mod exchange;
 mod refusal;
 
@@ -25,6 +26,7 @@ pub use exchange::{EventStream, HttpExchange, StreamEnd};
 use exchange::Pace;
 use refusal::{excerpt, is_broken, refusal_error, root_cause};
 
+use crate::auth::Account;
 use crate::base::Secret;
 use crate::error::{Error, Reason};
 use crate::mcp::era::Frame;
@@ -50,6 +52,8 @@ pub struct Http {
     shown: String,
     kind: TransportKind,
     headers: HeaderMap,
+    /// What authorizes requests; `None` where registered headers do, or nothing can.
+    account: Option<Account>,
     session: RwLock<Option<HeaderValue>>,
     /// The URL itself names a session, as the POST URL of HTTP+SSE does.
     session_in_url: bool,
@@ -59,7 +63,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// Prepares requests to a server. Dials nothing.
+    /// Prepares requests to a server, which `account` authorizes unless a registered header does. Dials nothing.
     ///
     /// # Errors
     /// `DESTINATION_BLOCKED`, or `INVALID_FIELD` for a header that HTTP does not allow.
@@ -67,16 +71,20 @@ impl Http {
         client: Client,
         policy: &Policy,
         spec: &HttpSpec,
+        account: Account,
         message_limit: usize,
         close_grace: Duration,
     ) -> Result<Self, Error> {
         policy.check_url(&spec.url)?;
+        let headers = custom_headers(&spec.headers, "spec.http.headers")?;
+        let account = (!headers.contains_key(AUTHORIZATION)).then_some(account);
         Ok(Self {
             client,
             url: spec.url.clone(),
             shown: printable(&spec.url),
             kind: TransportKind::StreamableHttp,
-            headers: custom_headers(&spec.headers, "spec.http.headers")?,
+            headers,
+            account,
             session: RwLock::default(),
             session_in_url: false,
             version: RwLock::default(),
@@ -101,6 +109,7 @@ impl Http {
             shown: format!("unix:{}", spec.path),
             kind: TransportKind::UnixSocket,
             headers: custom_headers(&spec.headers, "spec.unix_socket.headers")?,
+            account: None,
             session: RwLock::default(),
             session_in_url: false,
             version: RwLock::default(),
@@ -122,6 +131,7 @@ impl Http {
             url,
             kind: self.kind,
             headers: self.headers.clone(),
+            account: self.account.clone(),
             session: RwLock::default(),
             session_in_url: true,
             version: RwLock::default(),
@@ -201,18 +211,22 @@ impl Http {
         request.headers(all)
     }
 
-    async fn post(&self, body: Bytes, headers: &[(String, String)]) -> Result<Response, Loss> {
-        let request = self
-            .prepare(self.client.post(self.url.clone()), headers)
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "application/json, text/event-stream")
-            .body(body);
-        let had_session = self.has_session();
-        let response = request.send().await.map_err(|error| self.loss(&error))?;
-        if response.status().is_success() {
-            return Ok(response);
+    fn with_version(&self, request: RequestBuilder) -> RequestBuilder {
+        let version = self.version.read().unwrap_or_else(PoisonError::into_inner);
+        match version.as_ref() {
+            Some(version) => request.header(crate::mcp::headers::PROTOCOL_VERSION, version),
+            None => request,
         }
-        Err(self.refusal(response, had_session).await)
+    }
+
+    async fn post(&self, body: Bytes, headers: &[(String, String)]) -> Result<Response, Loss> {
+        let request = || {
+            self.prepare(self.client.post(self.url.clone()), headers)
+                .header(CONTENT_TYPE, "application/json")
+                .header(ACCEPT, "application/json, text/event-stream")
+                .body(body.clone())
+        };
+        self.ask("POST", Some(&body), request).await
     }
 
     /// Sends a request; see [`Transport::request`](super::Transport::request).
@@ -289,22 +303,13 @@ impl Http {
         if let Some(id) = last_event_id {
             headers.push(("last-event-id".to_owned(), id.to_owned()));
         }
-        let mut request = self
-            .prepare(self.client.get(self.url.clone()), &headers)
-            .header(ACCEPT, "text/event-stream");
-        if let Some(version) = self
-            .version
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-        {
-            request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
-        }
-        let had_session = self.has_session();
-        let response = request.send().await.map_err(|error| self.loss(&error))?;
-        if !response.status().is_success() {
-            return Err(self.refusal(response, had_session).await);
-        }
+        let request = || {
+            let request = self
+                .prepare(self.client.get(self.url.clone()), &headers)
+                .header(ACCEPT, "text/event-stream");
+            self.with_version(request)
+        };
+        let response = self.ask("GET", None, request).await?;
         if !media_type(response.headers()).is_none_or(is_event_stream) {
             return Err(Loss::not_sent(Error::new(
                 Reason::NotSupported,
@@ -317,22 +322,15 @@ impl Http {
 
     /// Ends the session, if there is one. The server's answer does not matter.
     pub(super) async fn close(&self) {
-        let version = self
-            .version
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
         if self.session().is_none() {
             return;
         }
-        let mut request = self.prepare(self.client.delete(self.url.clone()), &[]);
-        if let Some(version) = version {
-            request = request.header(crate::mcp::headers::PROTOCOL_VERSION, version);
-        }
-        let ended = tokio::time::timeout(self.close_grace, request.send()).await;
+        let request = || self.with_version(self.prepare(self.client.delete(self.url.clone()), &[]));
+        let ending = self.ask("DELETE", None, request);
+        let ended = tokio::time::timeout(self.close_grace, ending).await;
         let outcome = match &ended {
             Ok(Ok(response)) => response.status().to_string(),
-            Ok(Err(error)) => root_cause(error),
+            Ok(Err(loss)) => loss.error.to_string(),
             Err(_) => format!("no answer within {:?}", self.close_grace),
         };
         tracing::debug!(outcome, "ended the session");

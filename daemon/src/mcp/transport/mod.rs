@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::error::{Error, RpcError};
+use crate::error::{Error, Reason, RpcError};
 use crate::mcp::era::Frame;
 use crate::mcp::protocol::Message;
 use crate::model::status::TransportKind;
@@ -64,6 +64,27 @@ impl Loss {
             refusal: None,
             cut_off: false,
         }
+    }
+
+    /// The server refused the request for what authorizes it, and did not look at it.
+    #[must_use]
+    pub fn refused(error: Error, status: u16) -> Self {
+        Self {
+            refusal: Some(Refusal {
+                status,
+                rpc: None,
+                session_gone: false,
+                session_doubtful: false,
+            }),
+            ..Self::not_sent(error)
+        }
+    }
+
+    /// Whether the link is of no use without a sign-in; one that wants more scopes for a single call is.
+    #[must_use]
+    pub fn wants_sign_in(&self) -> bool {
+        let forbidden = self.refusal.as_ref().is_some_and(|it| it.status == 403);
+        self.error.reason() == Reason::SignInRequired && !forbidden
     }
 
     /// The request left, and then the way ended on which the answer was awaited.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::auth::Account;
 use crate::base::Secret;
 use crate::error::Error;
 use crate::model::spec::ServerSpec;
@@ -9,9 +10,12 @@ use crate::model::spec::ServerSpec;
 /// Shorter values are not looked for: they occur by chance, and protect nothing.
 const SHORTEST: usize = 6;
 
-/// Replaces the secrets of one registration by stars. Cheap to clone.
+/// Replaces the secrets of one registration, and the tokens that its server was shown, by stars. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Redactor(Arc<[Secret<String>]>);
+pub struct Redactor {
+    secrets: Arc<[Secret<String>]>,
+    account: Option<Account>,
+}
 
 impl Redactor {
     /// For the headers and variables of a registration.
@@ -30,25 +34,38 @@ impl Redactor {
                 }
             }
         }
-        Self(values.into())
+        Self {
+            secrets: values.into(),
+            account: None,
+        }
+    }
+
+    /// The same for the tokens of an account as well.
+    #[must_use]
+    pub fn with_tokens_of(mut self, account: &Account) -> Self {
+        self.account = Some(account.clone());
+        self
     }
 
     /// A text without the secrets.
     #[must_use]
     pub fn text(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for secret in self.0.iter() {
+        for secret in self.secrets.iter() {
             if text.contains(secret.expose().as_str()) {
                 text = text.replace(secret.expose().as_str(), "***");
             }
         }
-        text
+        match &self.account {
+            Some(account) => account.redact(&text),
+            None => text,
+        }
     }
 
     /// An error whose texts hold no secrets.
     #[must_use]
     pub fn error(&self, error: Error) -> Error {
-        if self.0.is_empty() {
+        if self.secrets.is_empty() && self.account.is_none() {
             error
         } else {
             error.map_texts(|text| self.text(text))
@@ -64,7 +81,10 @@ mod tests {
 
     #[test]
     fn what_a_server_repeats_is_not_shown() {
-        let redactor = Redactor([Secret::new("s3cret-token".to_owned())].as_slice().into());
+        let redactor = Redactor {
+            secrets: [Secret::new("s3cret-token".to_owned())].as_slice().into(),
+            account: None,
+        };
         let error =
             Error::new(Reason::Internal, "you sent s3cret-token").with("said", "s3cret-token!");
         let error = redactor.error(error);

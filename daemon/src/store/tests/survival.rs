@@ -415,6 +415,18 @@ async fn a_full_disk_is_an_error_that_loses_nothing() {
     assert_eq!(open(&config).1, [record("a")]);
 }
 
+#[tokio::test]
+async fn a_write_that_could_not_begin_says_why() {
+    let root = TempDir::new().unwrap();
+    let (store, _) = open(&config(&root));
+    let read_only = store.0.writes.write(Durability::Lazy, |changes| {
+        Ok(changes.connection.execute_batch("PRAGMA query_only = 1")?)
+    });
+    read_only.await.unwrap();
+    let refused = store.put_question(question("a")).await.unwrap_err();
+    assert!(refused.message().contains("cannot be written"), "{refused}");
+}
+
 #[test]
 fn the_key_file_can_be_elsewhere() {
     let root = TempDir::new().unwrap();

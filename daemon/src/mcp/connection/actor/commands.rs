@@ -14,11 +14,20 @@ impl Actor {
     pub(super) async fn command(&mut self, command: Command) {
         match command {
             Command::Connect(done) => {
-                self.handle(Event::Connect { fresh: false }).await;
+                // A pending sign-in is what is waited for: asking the server again would not change that.
+                let waits = self.state == State::Authenticating
+                    && self.authorization.borrow().waits_for_user();
+                if !waits {
+                    self.handle(Event::Connect { fresh: false }).await;
+                }
                 let _ = done.send(());
             }
             Command::Disconnect(done) => {
                 self.disconnect().await;
+                let _ = done.send(());
+            }
+            Command::LookAtAccount(done) => {
+                self.authorization_changed().await;
                 let _ = done.send(());
             }
             Command::Refresh(done) => {
@@ -35,6 +44,10 @@ impl Actor {
             Command::Apply(record, done) => {
                 let wanted = record.connect;
                 let same_link = same_connection(&self.spec, &record.spec);
+                if let Err(error) = self.account.apply(&record.spec).await {
+                    tracing::error!(%error, "what was granted under other settings could not be forgotten");
+                }
+                self.authorized = self.authorization.borrow_and_update().clone();
                 self.spec = record.spec;
                 self.apply_rules();
                 if same_link {
@@ -77,6 +90,7 @@ impl Actor {
 /// Whether the same link serves both registrations.
 fn same_connection(old: &ServerSpec, new: &ServerSpec) -> bool {
     old.transport == new.transport
+        && old.auth == new.auth
         && old.protocol_version == new.protocol_version
         && old.capabilities == new.capabilities
         && old.roots == new.roots

@@ -25,6 +25,10 @@ impl Actor {
 
     /// Shows the current status to handles.
     pub(super) fn show(&mut self) {
+        // A sign-in is begun before the refusal is reported that made it necessary: both are seen together.
+        let account = self.authorization.borrow().clone();
+        let pending = account.pending.as_ref();
+        self.status.auth_url = pending.map(|pending| pending.auth_url.clone());
         self.live.send_replace(Live {
             status: Arc::new(self.status.clone()),
             catalog: Arc::clone(&self.catalog),
@@ -32,6 +36,8 @@ impl Actor {
             retry_due: self.retry_due,
             apart: self.apart.clone(),
             connect_bound: self.dialer.connect_bound(&self.spec),
+            pending: account.pending,
+            sign_ins: self.authorized.signed_in,
         });
     }
 

@@ -1,0 +1,75 @@
+//! Requests with what authorizes them.
+
+use http::header::WWW_AUTHENTICATE;
+use reqwest::{RequestBuilder, Response, StatusCode};
+
+use super::Http;
+use crate::auth::{Pass, Verdict};
+use crate::mcp::transport::Loss;
+
+impl Http {
+    /// Sends a request with what authorizes it. One that was refused because of that was not looked at, and is sent again
+    /// with other credentials if there are any.
+    pub(super) async fn ask(
+        &self,
+        method: &str,
+        body: Option<&[u8]>,
+        request: impl Fn() -> RequestBuilder,
+    ) -> Result<Response, Loss> {
+        let had_session = self.has_session();
+        let mut tried = 0;
+        loop {
+            let pass = match &self.account {
+                Some(account) => account.authorize(method, &self.url, body).await,
+                None => Ok(Pass::default()),
+            };
+            let pass = pass.map_err(Loss::not_sent)?;
+            let sending = request().headers(pass.headers.clone()).send();
+            let response = sending.await.map_err(|error| self.loss(&error))?;
+            if let Some(account) = &self.account {
+                let accepted = response.status().is_success();
+                account.answered(&pass, accepted, response.headers());
+            }
+            if response.status().is_success() {
+                return Ok(response);
+            }
+            match self.judge(&pass, tried, &response, had_session).await {
+                Verdict::Again => tried += 1,
+                Verdict::Failed(error) => {
+                    let status = response.status().as_u16();
+                    let error = pass.redact(error.with("http_status", status.to_string()));
+                    return Err(Loss::refused(error, status));
+                }
+                Verdict::NotOurs => {
+                    let mut loss = self.refusal(response, had_session).await;
+                    loss.error = pass.redact(loss.error);
+                    return Err(loss);
+                }
+            }
+        }
+    }
+
+    /// Whether a refusal is about credentials, and what is done about it.
+    fn judge<'a>(
+        &'a self,
+        pass: &'a Pass,
+        tried: u32,
+        response: &Response,
+        had_session: bool,
+    ) -> impl Future<Output = Verdict> + Send + 'a {
+        let status = response.status();
+        let headers = response.headers().clone();
+        let about = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        // Some servers say 401 for a session that they have forgotten, and then without a challenge.
+        let session = had_session && !headers.contains_key(WWW_AUTHENTICATE);
+        async move {
+            match &self.account {
+                Some(account) if about && !session => {
+                    let status = status.as_u16();
+                    account.refused(pass, tried, status, &headers).await
+                }
+                _ => Verdict::NotOurs,
+            }
+        }
+    }
+}

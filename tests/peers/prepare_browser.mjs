@@ -1,0 +1,3 @@
+// Unpacks the browser below TMPDIR and prints its path.
+import chromium from '@sparticuz/chromium';
+console.log(await chromium.executablePath());
