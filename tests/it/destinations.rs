@@ -120,7 +120,7 @@ async fn behaviour_42_what_was_stored_is_judged_again_at_a_start() {
     for count in 1..=2 {
         let dir = tempfile::tempdir().unwrap();
         let fake = FakeMcp::echo(true).await;
-        let builder = TestDaemon::builder().data_dir(dir.path());
+        let builder = TestDaemon::builder().data_dir(&dir.path().join("data"));
         let mut stage = Stage::set(builder.clone(), count).await;
         stage.add_http(&fake.url()).await;
         stage.daemon.terminate().await;
