@@ -34,9 +34,6 @@ use crate::policy::printable;
 const DPOP: HeaderName = HeaderName::from_static("dpop");
 /// An access token with less than this left is as good as expired: it could expire on its way.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
-/// Tokens that the server refuses at once are renewed once in this time: a server that refuses all of them for ever costs
-/// its authorization server no more.
-const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 /// How often one request is sent again with other credentials.
 const MOST_TRIES: u32 = 3;
 
@@ -127,8 +124,6 @@ pub(super) struct State {
     pub(super) leases: HashMap<SignInId, Lease>,
     /// What the server said last about how it wants to be authorized at.
     pub(super) challenge: Challenge,
-    /// The grant that took the place of one which the server refused, and has not been accepted so far.
-    pub(super) unproven: Option<(u64, Instant)>,
     /// The nonce that the server wants in DPoP proofs.
     nonce: Option<String>,
     /// What the server might repeat.
@@ -193,6 +188,21 @@ impl Pass {
     }
 }
 
+/// What one request has been through.
+#[derive(Debug, Default)]
+pub struct Tries {
+    /// How often it was sent again.
+    count: u32,
+    /// Tokens were renewed because it was refused.
+    renewed: bool,
+}
+
+impl Tries {
+    fn are_left(&self) -> bool {
+        self.count < MOST_TRIES
+    }
+}
+
 /// What is to be done about a refused request.
 #[derive(Debug)]
 pub enum Verdict {
@@ -225,7 +235,6 @@ impl Account {
             sign_ins: Vec::new(),
             leases: HashMap::new(),
             challenge: Challenge::default(),
-            unproven: None,
             nonce: None,
             shown: Shown::default(),
             signed_in: 0,
@@ -342,24 +351,31 @@ impl Account {
 
     /// Takes note of an answer to a request with these credentials: servers change their nonces with any of them
     /// (RFC 9449 section 8.2).
-    pub fn answered(&self, pass: &Pass, accepted: bool, headers: &HeaderMap) {
-        if accepted && pass.generation.is_some() {
-            let mut state = self.state();
-            if state.unproven.map(|(generation, _)| generation) == pass.generation {
-                state.unproven = None;
-            }
-        }
+    pub fn answered(&self, headers: &HeaderMap) {
         if let Some(nonce) = challenge::nonce(headers) {
             self.state().nonce = Some(nonce);
         }
     }
 
     /// Judges a request that was refused with 401 or 403, and does what can be done: renews the grant, or begins a sign-in.
-    /// `tried` counts how often the request was sent again.
     pub async fn refused(
         &self,
         pass: &Pass,
-        tried: u32,
+        tries: &mut Tries,
+        status: u16,
+        headers: &HeaderMap,
+    ) -> Verdict {
+        let verdict = self.judged(pass, tries, status, headers).await;
+        if matches!(verdict, Verdict::Again) {
+            tries.count += 1;
+        }
+        verdict
+    }
+
+    async fn judged(
+        &self,
+        pass: &Pass,
+        tries: &mut Tries,
         status: u16,
         headers: &HeaderMap,
     ) -> Verdict {
@@ -387,13 +403,13 @@ impl Account {
             }
             state.grant.clone()
         };
-        if tried < MOST_TRIES && challenge.wants_nonce() {
+        if tries.are_left() && challenge.wants_nonce() {
             return Verdict::Again;
         }
         match status {
-            401 => self.after_401(pass, tried, held, challenge).await,
+            401 => self.after_401(pass, tries, held, challenge).await,
             403 if challenge.insufficient_scope() => {
-                self.after_403(pass, tried, held, challenge).await
+                self.after_403(pass, tries, held, challenge).await
             }
             _ => Verdict::NotOurs,
         }
@@ -409,30 +425,27 @@ impl Account {
     async fn after_401(
         &self,
         pass: &Pass,
-        tried: u32,
+        tries: &mut Tries,
         held: Option<Arc<Held>>,
         challenge: Challenge,
     ) -> Verdict {
-        let may_try = tried < MOST_TRIES;
         let interactive = self.state().spec.is_interactive();
         let Some(held) = held else {
             if interactive {
                 return Verdict::Failed(self.sign_in_required(&challenge, false).await);
             }
+            tries.renewed = true;
             let first = self.renew(None, Scopes::default(), Some(&challenge));
             return after_renewal(first.await);
         };
         let generation = held.grant.generation;
-        if pass.generation != Some(generation) && may_try {
+        if pass.generation != Some(generation) && tries.are_left() {
             // Renewed by somebody else meanwhile.
             return Verdict::Again;
         }
-        // What would be renewed now would be refused as well.
-        let unproven = self.state().unproven;
-        let hopeless = unproven.is_some_and(|(unproven, since)| {
-            unproven == generation && since.elapsed() < BETWEEN_REFUSALS
-        });
-        if !hopeless && may_try && self.is_renewable(&held.grant) {
+        // What was renewed for this very request and is refused as well would be refused again.
+        let renewed = std::mem::replace(&mut tries.renewed, true);
+        if !renewed && tries.are_left() && self.is_renewable(&held.grant) {
             let renewing = self.renew(Some(generation), Scopes::default(), Some(&challenge));
             match renewing.await {
                 Err(Trouble::Ended(error)) if interactive => {
@@ -463,14 +476,14 @@ impl Account {
     async fn after_403(
         &self,
         pass: &Pass,
-        tried: u32,
+        tries: &Tries,
         held: Option<Arc<Held>>,
         challenge: Challenge,
     ) -> Verdict {
         let wanted = challenge.scopes.clone().unwrap_or_default();
         if let Some(held) = &held
             && pass.generation != Some(held.grant.generation)
-            && tried < MOST_TRIES
+            && tries.are_left()
         {
             // Others were granted meanwhile.
             return Verdict::Again;
@@ -486,7 +499,7 @@ impl Account {
         if self.state().spec.is_interactive() {
             return Verdict::Failed(self.sign_in_required(&challenge, held.is_some()).await);
         }
-        if tried >= MOST_TRIES {
+        if !tries.are_left() {
             return Verdict::Failed(not_granted(&wanted));
         }
         let over = held.map(|held| held.grant.generation);

@@ -41,7 +41,7 @@ use tokio_util::task::TaskTracker;
 
 pub use identity::identity;
 
-pub use account::{Account, Pass, Pending, Verdict, View};
+pub use account::{Account, Pass, Pending, Tries, Verdict, View};
 
 use callback::{Callback, Landing, Visit};
 use redirect::Redirect;

@@ -131,7 +131,7 @@ impl Account {
             )
         };
         if let Some(grant) = unstored {
-            return self.keep(grant, over, epoch, false).await;
+            return self.keep(grant, over, epoch).await;
         }
         let web = web.map_err(Trouble::Ended)?;
         let before = held.as_ref().map(|held| &held.grant);
@@ -163,7 +163,7 @@ impl Account {
         match outcome.await {
             Ok((terms, key, tokens)) => {
                 let grant = self.grant_of(tokens, terms, key.as_ref(), before);
-                self.keep(grant, over, epoch, refused.is_some()).await
+                self.keep(grant, over, epoch).await
             }
             _ if self.state().epoch != epoch => Err(superseded(&self.state())),
             Err(Failure::Unavailable(error)) => Err(self.troubled(error)),
@@ -219,8 +219,8 @@ impl Account {
         }
     }
 
-    /// Stores a grant, then uses it, unless its epoch is over. `refused`: the server has refused the one before.
-    async fn keep(&self, grant: Grant, over: Option<u64>, epoch: u64, refused: bool) -> Renewed {
+    /// Stores a grant, then uses it, unless its epoch is over.
+    async fn keep(&self, grant: Grant, over: Option<u64>, epoch: u64) -> Renewed {
         let held = match Held::new(grant.clone()) {
             Ok(held) => Arc::new(held),
             Err(error) => return self.end(over, error).await,
@@ -240,7 +240,7 @@ impl Account {
             .store
             .put_grant(key, grant.clone(), over_stored);
         match stored.await {
-            Ok(true) if self.adopt(&held, epoch, refused) => {
+            Ok(true) if self.adopt(&held, epoch) => {
                 self.note_agreed(&held.grant.terms.client).await;
                 Ok(held)
             }
@@ -284,13 +284,12 @@ impl Account {
     }
 
     /// Uses a grant that is stored. False if its epoch is over.
-    fn adopt(&self, held: &Arc<Held>, epoch: u64, refused: bool) -> bool {
+    fn adopt(&self, held: &Arc<Held>, epoch: u64) -> bool {
         let mut state = self.state();
         if state.epoch != epoch {
             return false;
         }
         state.grant = Some(Arc::clone(held));
-        state.unproven = refused.then(|| (held.grant.generation, Clock.now()));
         state.unreadable = None;
         (state.trouble, state.failures) = (None, 0);
         tracing::info!(

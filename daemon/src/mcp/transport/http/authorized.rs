@@ -4,7 +4,7 @@ use http::header::WWW_AUTHENTICATE;
 use reqwest::{RequestBuilder, Response, StatusCode};
 
 use super::Http;
-use crate::auth::{Pass, Verdict};
+use crate::auth::{Pass, Tries, Verdict};
 use crate::mcp::transport::Loss;
 
 impl Http {
@@ -17,7 +17,7 @@ impl Http {
         request: impl Fn() -> RequestBuilder,
     ) -> Result<Response, Loss> {
         let had_session = self.has_session();
-        let mut tried = 0;
+        let mut tries = Tries::default();
         loop {
             let pass = match &self.account {
                 Some(account) => account.authorize(method, &self.url, body).await,
@@ -27,14 +27,13 @@ impl Http {
             let sending = request().headers(pass.headers.clone()).send();
             let response = sending.await.map_err(|error| self.loss(&error))?;
             if let Some(account) = &self.account {
-                let accepted = response.status().is_success();
-                account.answered(&pass, accepted, response.headers());
+                account.answered(response.headers());
             }
             if response.status().is_success() {
                 return Ok(response);
             }
-            match self.judge(&pass, tried, &response, had_session).await {
-                Verdict::Again => tried += 1,
+            match self.judge(&pass, &mut tries, &response, had_session).await {
+                Verdict::Again => {}
                 Verdict::Failed(error) => {
                     let status = response.status().as_u16();
                     let error = pass.redact(error.with("http_status", status.to_string()));
@@ -53,7 +52,7 @@ impl Http {
     fn judge<'a>(
         &'a self,
         pass: &'a Pass,
-        tried: u32,
+        tries: &'a mut Tries,
         response: &Response,
         had_session: bool,
     ) -> impl Future<Output = Verdict> + Send + 'a {
@@ -66,7 +65,7 @@ impl Http {
             match &self.account {
                 Some(account) if about && !session => {
                     let status = status.as_u16();
-                    account.refused(pass, tried, status, &headers).await
+                    account.refused(pass, tries, status, &headers).await
                 }
                 _ => Verdict::NotOurs,
             }
