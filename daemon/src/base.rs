@@ -305,6 +305,13 @@ impl Clock {
     }
 }
 
+/// A number in [0, 1), for delays that are not to fall together; its quality matters little.
+#[must_use]
+pub fn jitter() -> f64 {
+    let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
+    f64::from(u32::try_from(bits).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
+}
+
 /// When something must be over. Passed down from the edge, so that every layer knows what is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline(Option<Instant>);

@@ -142,7 +142,7 @@ impl Daemon {
             callback,
             visits,
             web: Web::new(
-                client.clone(),
+                client,
                 policy.clone(),
                 config.auth.request_timeout,
                 config.auth.response_bytes,
@@ -155,7 +155,6 @@ impl Daemon {
         let auth = auth.await?;
         let settings = Arc::new(settings(&config));
         let dialer = Dialer {
-            client,
             policy,
             auth: auth.clone(),
             inputs: inputs.clone(),

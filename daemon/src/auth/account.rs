@@ -8,21 +8,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{BoxFuture, Shared};
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderValue};
 use tokio::sync::watch;
 use url::Url;
 
 use super::challenge::{self, Challenge};
-use super::jose::DpopKey;
+use super::joint::Joint;
+use super::pass::{Held, Pass, Tries, Verdict, credential};
 use super::refusal::{nobody_may, not_granted, sign_in_required, token_refused};
 use super::renewal::{Renewed, Trouble};
 use super::shown::Shown;
 use super::sign_in::Begun;
 use super::web::Web;
 use super::{Services, callback::Lease};
-use crate::base::{Clock, Secret, ServerKey, SignInId, Timestamp};
+use crate::base::{Clock, ServerKey, SignInId, Timestamp};
 use crate::error::{Error, Reason, Result};
 use crate::model::auth::{
     AuthMethod, AuthSpec, Grant, Registration, Scopes, SignIn, SignInState, same_origin,
@@ -30,12 +30,8 @@ use crate::model::auth::{
 use crate::model::spec::{HttpSpec, ServerSpec, TransportSpec};
 use crate::policy::printable;
 
-/// Header of DPoP proofs (RFC 9449 section 4.1).
-const DPOP: HeaderName = HeaderName::from_static("dpop");
 /// An access token with less than this left is as good as expired: it could expire on its way.
 const LAST_MOMENT: Duration = Duration::from_secs(5);
-/// How often one request is sent again with other credentials.
-const MOST_TRIES: u32 = 3;
 
 /// The account of the daemon at one server. Cheap to clone.
 #[derive(Clone)]
@@ -102,13 +98,15 @@ pub(super) struct State {
     pub(super) spec: AuthSpec,
     /// Its own client of HTTP, if it proves itself with a certificate; else the common one.
     pub(super) web: Result<Web>,
+    /// The header of a token that somebody else looks after.
+    pub(super) fixed: Option<Result<HeaderValue>>,
     pub(super) grant: Option<Arc<Held>>,
     /// Generation of a grant that is stored and does not open; the next one takes its place.
     pub(super) unreadable: Option<u64>,
     /// Tokens that could not be stored yet. They are not used before they are.
     pub(super) unstored: Option<Grant>,
-    pub(super) renewing: Option<Shared<BoxFuture<'static, Renewed>>>,
-    pub(super) beginning: Option<Shared<BoxFuture<'static, Begun>>>,
+    pub(super) renewing: Option<Joint<Renewed>>,
+    pub(super) beginning: Option<Joint<Begun>>,
     /// After a failed renewal: what failed, and when it may be tried again.
     pub(super) trouble: Option<(Error, Instant)>,
     pub(super) failures: u32,
@@ -135,93 +133,15 @@ pub(super) struct State {
     pub(super) removed: bool,
 }
 
-/// A grant in use.
-pub(super) struct Held {
-    pub(super) grant: Grant,
-    pub(super) key: Option<DpopKey>,
-    /// The header value, if it is sent as it is.
-    header: Result<HeaderValue>,
-}
-
-impl Held {
-    pub(super) fn new(grant: Grant) -> Result<Self> {
-        let key = match &grant.dpop_key {
-            Some(pem) if grant.bound => Some(DpopKey::from_pem(pem)?),
-            _ => None,
-        };
-        let scheme = if grant.bound { "DPoP" } else { "Bearer" };
-        let text = Secret::new(format!("{scheme} {}", grant.access_token.expose()));
-        let header = HeaderValue::try_from(text.expose().as_str())
-            .map(|mut value| {
-                value.set_sensitive(true);
-                value
-            })
-            .map_err(|_| {
-                Error::new(
-                    Reason::SignInFailed,
-                    "the access token has characters that HTTP does not allow",
-                )
-            });
-        Ok(Self { grant, key, header })
-    }
-}
-
-/// The credentials of one request.
-#[derive(Debug, Default)]
-pub struct Pass {
-    /// Headers to send, one Authorization header at most.
-    pub headers: HeaderMap,
-    /// The grant they come from.
-    generation: Option<u64>,
-    /// What a server might repeat.
-    token: Secret<String>,
-}
-
-impl Pass {
-    /// An error whose texts do not repeat the credentials.
-    #[must_use]
-    pub fn redact(&self, error: Error) -> Error {
-        if self.token.is_empty() {
-            return error;
-        }
-        error.map_texts(|text| text.replace(self.token.expose().as_str(), "***"))
-    }
-}
-
-/// What one request has been through.
-#[derive(Debug, Default)]
-pub struct Tries {
-    /// How often it was sent again.
-    count: u32,
-    /// Tokens were renewed because it was refused.
-    renewed: bool,
-}
-
-impl Tries {
-    fn are_left(&self) -> bool {
-        self.count < MOST_TRIES
-    }
-}
-
-/// What is to be done about a refused request.
-#[derive(Debug)]
-pub enum Verdict {
-    /// Send it again: the credentials are others now.
-    Again,
-    /// This is why it has no answer.
-    Failed(Error),
-    /// The refusal is not about what the daemon holds.
-    NotOurs,
-}
-
 impl Account {
     pub(super) fn new(services: Arc<Services>, key: ServerKey, spec: &ServerSpec) -> Self {
         let http = http_of(spec);
-        let state = State {
+        let mut state = State {
             key,
             url: url_of(spec),
             spec: spec.auth.clone(),
             web: services.web_for(http),
+            fixed: None,
             grant: None,
             unreadable: None,
             unstored: None,
@@ -242,6 +162,7 @@ impl Account {
             epoch: 0,
             removed: false,
         };
+        state.fix();
         Self(Arc::new(Inner {
             services,
             state: Mutex::new(state),
@@ -251,6 +172,17 @@ impl Account {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client of HTTP for the server and its authorization servers, which proves itself with the server's certificate if
+    /// there is one.
+    ///
+    /// # Errors
+    /// `INVALID_FIELD` for a certificate that cannot be used.
+    pub fn http_client(&self) -> Result<reqwest::Client> {
+        let state = self.state();
+        let web = state.web.as_ref().map_err(Clone::clone)?;
+        Ok(web.client().clone())
     }
 
     /// What others may know of it, now and from now on.
@@ -296,8 +228,8 @@ impl Account {
     pub async fn authorize(&self, method: &str, url: &Url, body: Option<&[u8]>) -> Result<Pass> {
         let held = {
             let state = self.state();
-            if let AuthMethod::Bearer(token) = &state.spec.method {
-                return bearer(&token.value);
+            if let Some(fixed) = &state.fixed {
+                return Ok(Pass::fixed(fixed.clone()?));
             }
             match &state.grant {
                 // What was granted for one server is shown to no other, whatever the settings say by now.
@@ -327,26 +259,8 @@ impl Account {
                 Err(Trouble::Ended(_)) => return Ok(Pass::default()),
             },
         };
-        let mut headers = HeaderMap::new();
-        headers.insert(AUTHORIZATION, held.header.clone()?);
-        self.state().shown.note(&held.grant.access_token);
-        if let Some(key) = &held.key {
-            let nonce = self.state().nonce.clone();
-            let token = &held.grant.access_token;
-            let (nonce, now) = (nonce.as_deref(), Clock.wall());
-            let proof = match body {
-                Some(body) => key.proof_of_body(method, url, token, nonce, body, now)?,
-                None => key.proof(method, url, Some(token), nonce, now)?,
-            };
-            let proof = HeaderValue::try_from(proof)
-                .map_err(|_| Error::internal("a DPoP proof is no header value"))?;
-            headers.insert(DPOP, proof);
-        }
-        Ok(Pass {
-            headers,
-            generation: Some(held.grant.generation),
-            token: held.grant.access_token.clone(),
-        })
+        let nonce = held.key.as_ref().and_then(|_| self.state().nonce.clone());
+        held.pass(method, url, body, nonce.as_deref())
     }
 
     /// Takes note of an answer to a request with these credentials: servers change their nonces with any of them
@@ -545,6 +459,33 @@ impl Account {
     }
 }
 
+impl State {
+    /// Makes the header of a token that somebody else looks after ready, if that is what the settings say.
+    pub(super) fn fix(&mut self) {
+        self.fixed = match &self.spec.method {
+            AuthMethod::Bearer(token) => {
+                self.shown.note(&token.value);
+                Some(credential("Bearer", &token.value))
+            }
+            _ => None,
+        };
+    }
+
+    /// Uses a grant that is stored.
+    pub(super) fn hold(&mut self, held: Arc<Held>) {
+        self.shown.note(&held.grant.access_token);
+        self.grant = Some(held);
+        (self.unreadable, self.unstored) = (None, None);
+        (self.trouble, self.failures) = (None, 0);
+    }
+
+    /// Lets the grant go.
+    pub(super) fn release(&mut self) -> Option<Arc<Held>> {
+        (self.trouble, self.failures) = (None, 0);
+        self.grant.take()
+    }
+}
+
 enum Urgency {
     None,
     Soon,
@@ -604,24 +545,6 @@ pub(super) fn http_of(spec: &ServerSpec) -> Option<&HttpSpec> {
         TransportSpec::Http(http) => Some(http),
         TransportSpec::Stdio(_) | TransportSpec::UnixSocket(_) => None,
     }
-}
-
-fn bearer(token: &Secret<String>) -> Result<Pass> {
-    let text = Secret::new(format!("Bearer {}", token.expose()));
-    let mut value = HeaderValue::try_from(text.expose().as_str()).map_err(|_| {
-        Error::invalid(
-            "spec.authorization.bearer_token.token",
-            "the token has characters that HTTP does not allow",
-        )
-    })?;
-    value.set_sensitive(true);
-    let mut headers = HeaderMap::new();
-    headers.insert(AUTHORIZATION, value);
-    Ok(Pass {
-        headers,
-        token: token.clone(),
-        ..Pass::default()
-    })
 }
 
 fn after_renewal(outcome: Renewed) -> Verdict {

@@ -9,7 +9,7 @@ use crate::model::spec::ClientCertificate;
 ///
 /// # Errors
 /// `INVALID_FIELD` for texts that are none.
-pub fn identity(certificate: &ClientCertificate) -> Result<reqwest::Identity> {
+pub(super) fn identity(certificate: &ClientCertificate) -> Result<reqwest::Identity> {
     let key = certificate.private_key.value.expose();
     let size = key.len() + 1 + certificate.chain.len();
     let mut pem = Zeroizing::new(Vec::with_capacity(size));

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::account::{self, Account, Held, State};
+use super::account::{self, Account, State};
 use super::challenge::Challenge;
+use super::pass::Held;
 use super::{AuthStatus, token};
 use crate::base::ServerKey;
 use crate::error::Result;
@@ -22,7 +23,7 @@ impl Account {
                 // Whoever may not see them: a daemon that ended at the wrong moment left them behind.
                 let fits = state.url.as_ref().is_none_or(|url| grant.is_for(url));
                 match Held::new(grant) {
-                    Ok(held) if fits => state.grant = Some(Arc::new(held)),
+                    Ok(held) if fits => state.hold(Arc::new(held)),
                     Ok(_) => {
                         tracing::error!(server = %state.key, "stored tokens are those of another server");
                         state.unreadable = Some(generation);
@@ -95,6 +96,7 @@ impl Account {
             state.spec = spec.auth.clone();
             state.url = url;
             state.web = web;
+            state.fix();
             if changed {
                 state.challenge = Challenge::default();
                 state.registrations.retain(|_, known| !known.is_agreed());
@@ -132,8 +134,7 @@ impl Account {
 
     /// Lets the grant go, in memory.
     fn drop_grant(&self, state: &mut State) -> Option<Arc<Held>> {
-        let held = state.grant.take();
-        (state.trouble, state.failures) = (None, 0);
+        let held = state.release();
         if held.is_some() {
             state.endings += 1;
         }
@@ -195,7 +196,7 @@ impl Account {
             state.leases.clear();
             state.sign_ins.clear();
             state.registrations.clear();
-            let grant = state.grant.take();
+            let grant = state.release();
             self.publish(&state);
             grant
         };

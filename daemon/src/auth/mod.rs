@@ -12,8 +12,10 @@ pub mod callback;
 pub mod challenge;
 pub mod discovery;
 mod identity;
+mod joint;
 pub mod jose;
 mod life;
+mod pass;
 mod redemption;
 mod redirect;
 mod refusal;
@@ -39,11 +41,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use identity::identity;
-
-pub use account::{Account, Pass, Pending, Tries, Verdict, View};
+pub use account::{Account, Pending, View};
+pub use pass::{Pass, Tries, Verdict};
 
 use callback::{Callback, Landing, Visit};
+use identity::identity;
 use redirect::Redirect;
 use web::Web;
 

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::account::{Account, Held};
+use super::account::Account;
 use super::jose::DpopKey;
+use super::pass::Held;
 use super::redirect::{Answer, Redirect};
 use super::renewal;
 use super::said::said;
@@ -64,14 +63,10 @@ impl Account {
                 let Some(sign_in) = stepped else {
                     return Err(super::already_over(&sign_in, self.state_of(id)));
                 };
-                let (done, outcome) = oneshot::channel();
                 let account = self.clone();
-                self.0.services.work.spawn(async move {
-                    let _ = done.send(account.redeem(sign_in, code).await);
-                });
-                outcome
-                    .await
-                    .unwrap_or_else(|_| Err(Error::new(Reason::Draining, "the daemon is stopping")))
+                let work = &self.0.services.work;
+                let redeemed = work.spawn(async move { account.redeem(sign_in, code).await });
+                redeemed.await.unwrap_or_else(|_| Err(ended_early()))
             }
         }
     }
@@ -85,7 +80,10 @@ impl Account {
     /// Turns a code into a grant. The `state` is used up from here on, whatever comes.
     async fn redeem(&self, sign_in: SignIn, code: Secret<String>) -> Result<SignIn> {
         let id = sign_in.id.clone();
-        let outcome = self.redeem_now(sign_in, code).await;
+        let account = self.clone();
+        let work = &self.0.services.work;
+        let outcome = work.spawn(async move { account.redeem_now(sign_in, code).await });
+        let outcome = outcome.await.unwrap_or_else(|_| Err(ended_early()));
         if let Err(error) = &outcome {
             // Whatever went wrong: nothing comes of it any more, and nobody is to wait for it.
             self.fail(&id, error.message().to_owned()).await;
@@ -212,10 +210,9 @@ impl Account {
         if !lives {
             return false;
         }
-        state.grant = Some(held);
+        state.hold(held);
         state.signed_in += 1;
-        (state.unstored, state.unreadable) = (None, None);
-        (state.trouble, state.failures, state.doubted) = (None, 0, false);
+        state.doubted = false;
         for ended in others.iter().chain([sign_in]) {
             state.leases.remove(&ended.id);
             let known = state.sign_ins.iter_mut().find(|known| known.id == ended.id);
@@ -227,6 +224,10 @@ impl Account {
         self.publish(&state);
         true
     }
+}
+
+fn ended_early() -> Error {
+    Error::internal("redeeming a code has ended early")
 }
 
 fn failed(sign_in: &SignIn, what: String) -> Error {

@@ -5,16 +5,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use tokio::sync::oneshot;
-
-use super::account::{Account, Held, State};
+use super::account::{Account, State};
 use super::challenge::Challenge;
+use super::joint::joint;
 use super::jose::DpopKey;
+use super::pass::Held;
 use super::token::{self, Failure, Tokens};
 use super::web::Web;
 use super::{discovery, registration, workload};
-use crate::base::{Clock, Secret};
+use crate::base::{Clock, Secret, jitter};
 use crate::error::{Error, Reason};
 use crate::model::auth::{AuthMethod, AuthSpec, Client, DpopMode, Grant, Scopes, Terms};
 
@@ -62,26 +61,18 @@ impl Account {
                     return Err(Trouble::Unavailable(error.clone().retry_after(rest)));
                 }
                 (None, _) => {
-                    let (done, outcome) = oneshot::channel();
                     let (account, refused) = (self.clone(), refused.cloned());
                     let epoch = state.epoch;
-                    self.0.services.work.spawn(async move {
-                        let outcome = account.renew_now(over, more, refused, epoch).await;
-                        {
-                            let mut state = account.state();
-                            if state.epoch == epoch {
-                                state.renewing = None;
-                            }
+                    let work = async move { account.renew_now(over, more, refused, epoch).await };
+                    let account = self.clone();
+                    let over = move || {
+                        let mut state = account.state();
+                        if state.epoch == epoch {
+                            state.renewing = None;
                         }
-                        // Nobody may be waiting any more.
-                        let _ = done.send(outcome);
-                    });
-                    let ended =
-                        || Trouble::Unavailable(Error::internal("a renewal of tokens has ended"));
-                    let running = outcome
-                        .map(move |outcome| outcome.unwrap_or_else(|_| Err(ended())))
-                        .boxed()
-                        .shared();
+                    };
+                    let broken = |error| Err(Trouble::Unavailable(error));
+                    let running = joint(&self.0.services.work, work, over, broken);
                     state.renewing = Some(running.clone());
                     running
                 }
@@ -289,9 +280,7 @@ impl Account {
         if state.epoch != epoch {
             return false;
         }
-        state.grant = Some(Arc::clone(held));
-        state.unreadable = None;
-        (state.trouble, state.failures) = (None, 0);
+        state.hold(Arc::clone(held));
         tracing::info!(
             server = %state.key,
             expires = ?held.grant.expires,
@@ -352,9 +341,7 @@ impl Account {
             .as_ref()
             .is_some_and(|held| held.grant.generation == generation)
         {
-            state.grant = None;
-            state.trouble = None;
-            state.failures = 0;
+            state.release();
             self.publish(&state);
         }
         Ok(())
@@ -538,10 +525,4 @@ pub(super) fn check_binding(
             terms.server.issuer
         ),
     ))
-}
-
-/// A number in [0, 1); its quality matters little.
-fn jitter() -> f64 {
-    let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
-    f64::from(u32::try_from(bits).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
 }

@@ -4,13 +4,11 @@
 //! What comes back is believed only after it has named a pending sign-in by its `state` and, where the authorization server
 //! says so, itself by its `iss`. Everything else changes nothing.
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use url::Url;
 
 use super::account::{Account, State};
+use super::joint::{Joint, joint};
 use super::jose::DpopKey;
 use super::refusal::not_granted;
 use super::registration::{self, Choice, Wanted};
@@ -67,29 +65,17 @@ impl Account {
     }
 
     /// Begins a sign-in that everybody waits for who needs one.
-    fn begin_for_all(
-        &self,
-        state: &mut State,
-        scopes: Scopes,
-        step_up: bool,
-    ) -> Shared<BoxFuture<'static, Begun>> {
-        let (done, outcome) = oneshot::channel();
+    fn begin_for_all(&self, state: &mut State, scopes: Scopes, step_up: bool) -> Joint<Begun> {
         let (account, epoch) = (self.clone(), state.epoch);
-        self.0.services.tasks.spawn(async move {
-            let outcome = account.begin(epoch, scopes, step_up).await;
-            {
-                let mut state = account.state();
-                if state.epoch == epoch {
-                    state.beginning = None;
-                }
+        let work = async move { account.begin(epoch, scopes, step_up).await };
+        let account = self.clone();
+        let over = move || {
+            let mut state = account.state();
+            if state.epoch == epoch {
+                state.beginning = None;
             }
-            // Nobody may be waiting any more.
-            let _ = done.send(outcome);
-        });
-        let running = outcome
-            .map(|outcome| outcome.unwrap_or_else(|_| Err(Error::internal("a sign-in has ended"))))
-            .boxed()
-            .shared();
+        };
+        let running = joint(&self.0.services.tasks, work, over, Err);
         state.beginning = Some(running.clone());
         running
     }
@@ -99,23 +85,19 @@ impl Account {
     /// # Errors
     /// Why it cannot begin.
     pub async fn start(&self, scopes: Scopes) -> Result<SignIn> {
-        let (done, outcome) = oneshot::channel();
         let account = self.clone();
-        self.0.services.tasks.spawn(async move {
-            let begin = async {
-                for _ in 0..MOST_BEGINNINGS {
-                    let epoch = account.state().epoch;
-                    if let Some(sign_in) = account.begin(epoch, scopes.clone(), false).await? {
-                        return Ok(sign_in);
-                    }
+        let begun = self.0.services.tasks.spawn(async move {
+            for _ in 0..MOST_BEGINNINGS {
+                let epoch = account.state().epoch;
+                if let Some(sign_in) = account.begin(epoch, scopes.clone(), false).await? {
+                    return Ok(sign_in);
                 }
-                Err(changed())
-            };
-            let _ = done.send(begin.await);
+            }
+            Err(changed())
         });
-        outcome
+        begun
             .await
-            .unwrap_or_else(|_| Err(Error::new(Reason::Draining, "the daemon is stopping")))
+            .unwrap_or_else(|_| Err(Error::internal("beginning a sign-in has ended early")))
     }
 
     /// Begins a sign-in under the settings of this epoch; `None` if others hold when it has begun.

@@ -106,6 +106,11 @@ impl Web {
         }
     }
 
+    /// The client behind it.
+    pub(super) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
     /// The same with another client of the policy: another TLS identity.
     #[must_use]
     pub fn with_client(&self, client: reqwest::Client) -> Self {

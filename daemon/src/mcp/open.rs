@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::auth::{self, Account, Auth};
+use crate::auth::{Account, Auth};
 use crate::base::ServerKey;
 use crate::base::load::Load;
 use crate::error::{Error, Reason, Result};
@@ -47,8 +47,6 @@ const INBOUND: usize = 256;
 /// What opening needs beside the registration.
 #[derive(Clone, Debug)]
 pub struct Dialer {
-    /// The HTTP client that every server shares.
-    pub client: reqwest::Client,
     /// Where connections may go.
     pub policy: Policy,
     /// What authorizes the daemon at servers.
@@ -424,19 +422,8 @@ impl Dialer {
     }
 
     fn http(&self, spec: &HttpSpec, account: &Account) -> Result<Http> {
-        let options = ClientOptions {
-            connect_timeout: self.settings.connect,
-            keepalive: self.settings.keepalive,
-        };
-        let client = match &spec.certificate {
-            None => self.client.clone(),
-            Some(certificate) => {
-                let identity = auth::identity(certificate)?;
-                self.policy.identified_client(options, identity)?
-            }
-        };
         Http::new(
-            client,
+            account.http_client()?,
             &self.policy,
             spec,
             account.clone(),

@@ -74,7 +74,7 @@ impl Store {
     /// # Errors
     /// [`Reason::StoreFailed`].
     pub async fn forget_any_grant(&self, key: ServerKey) -> Result<()> {
-        self.durable(move |changes| forget_any_grant(changes.connection, &key))
+        self.durable(move |changes| delete(changes.connection, &key, &["grants"]))
             .await
     }
 
@@ -244,14 +244,6 @@ pub(super) fn forget_grant(
     Ok(forgotten == 1)
 }
 
-/// Forgets the grant of a server.
-fn forget_any_grant(connection: &Connection, key: &ServerKey) -> Result<()> {
-    connection
-        .prepare_cached("DELETE FROM grants WHERE namespace = ?1 AND server_id = ?2")?
-        .execute([key.namespace.as_str(), key.id.as_str()])?;
-    Ok(())
-}
-
 /// Whose sign-in it is, if its code is being redeemed.
 fn redeeming(connection: &Connection, id: &SignInId) -> Result<Option<ServerKey>> {
     let found = connection
@@ -370,30 +362,19 @@ pub(super) fn step_sign_in(
 
 /// Forgets what was granted for a server, and its sign-ins.
 pub(super) fn forget_granted(connection: &Connection, key: &ServerKey) -> Result<()> {
-    for table in ["grants", "sign_ins"] {
-        connection
-            .prepare_cached(&format!(
-                "DELETE FROM {table} WHERE namespace = ?1 AND server_id = ?2"
-            ))?
-            .execute([key.namespace.as_str(), key.id.as_str()])?;
-    }
-    // Where clients that were agreed beforehand belong was said by those settings.
-    connection
-        .prepare_cached(
-            "DELETE FROM registrations WHERE namespace = ?1 AND server_id = ?2
-             AND facts_json ->> '$.redirect_uris[0]' IS NULL",
-        )?
-        .execute([key.namespace.as_str(), key.id.as_str()])?;
-    Ok(())
+    delete(connection, key, &["grants", "sign_ins"])
 }
 
 /// Deletes everything of a server.
 pub(super) fn delete_all(connection: &Connection, key: &ServerKey) -> Result<()> {
-    for table in ["grants", "registrations", "sign_ins"] {
+    delete(connection, key, &["grants", "registrations", "sign_ins"])
+}
+
+fn delete(connection: &Connection, key: &ServerKey, tables: &[&str]) -> Result<()> {
+    for table in tables {
+        let sql = format!("DELETE FROM {table} WHERE namespace = ?1 AND server_id = ?2");
         connection
-            .prepare_cached(&format!(
-                "DELETE FROM {table} WHERE namespace = ?1 AND server_id = ?2"
-            ))?
+            .prepare_cached(&sql)?
             .execute([key.namespace.as_str(), key.id.as_str()])?;
     }
     Ok(())
@@ -469,7 +450,7 @@ pub(super) fn load(
     of: Option<&ServerKey>,
 ) -> Result<Authorizations> {
     let mut all = Authorizations::default();
-    each(connection, "grants", "''", of, |key, _, facts, sealed| {
+    let unreadable = each(connection, "grants", "''", of, |key, _, facts, sealed| {
         let mut grant: Grant = facts.parse(key)?;
         let parts = sealed.and_then(|blob| sealer.open_parts(GRANT, key, "", blob));
         let Some([access, refresh, dpop, secret, private_key]) = parts else {
@@ -483,9 +464,8 @@ pub(super) fn load(
         (client.secret, client.private_key) = (secret, private_key);
         all.grants.push((key.clone(), grant));
         Ok(true)
-    })?
-    .into_iter()
-    .for_each(|key| all.unreadable.push(key));
+    })?;
+    all.unreadable.extend(unreadable);
     let unreadable = each(
         connection,
         "registrations",

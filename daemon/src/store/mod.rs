@@ -461,24 +461,6 @@ impl Store {
         token::decode(self.0.log_id, token)
     }
 
-    /// Seals something, writes it, reads it back and deletes it, all durably: whether secrets can be kept now. Call it
-    /// before something is begun that would be lost otherwise.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn check_vault(&self) -> Result<()> {
-        let sealer = &self.0.sealer;
-        let probe = Probe::generate();
-        let sealed = probe.seal(sealer)?;
-        let (put, find, forget) = (probe.clone(), probe.clone(), probe.clone());
-        self.durable(move |changes| put.put(changes.connection, &sealed))
-            .await?;
-        let found = self.0.reads.read(move |reader| find.find(reader)).await;
-        let kept = found.and_then(|found| probe.judge(sealer, found.as_deref()));
-        let forgotten = self.durable(move |changes| forget.forget(changes.connection));
-        kept.and(forgotten.await)
-    }
-
     /// Lets queued writes finish, marks the database as closed cleanly, and ends both threads. Later operations of any
     /// clone fail with [`Reason::StoreFailed`]; a second close does nothing.
     ///

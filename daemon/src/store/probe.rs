@@ -5,7 +5,7 @@
 use rusqlite::Connection;
 
 use super::seal::Sealer;
-use super::{key, meta, meta_put};
+use super::{Store, key, meta, meta_put};
 use crate::base::{Clock, Timestamp};
 use crate::error::Result;
 
@@ -69,6 +69,26 @@ impl Probe {
             .prepare_cached("DELETE FROM meta WHERE key = ?1")?
             .execute([&self.0])?;
         Ok(())
+    }
+}
+
+impl Store {
+    /// Seals something, writes it, reads it back and deletes it, all durably: whether secrets can be kept now. Call it
+    /// before something is begun that would be lost otherwise.
+    ///
+    /// # Errors
+    /// `STORE_FAILED`.
+    pub async fn check_vault(&self) -> Result<()> {
+        let sealer = &self.0.sealer;
+        let probe = Probe::generate();
+        let sealed = probe.seal(sealer)?;
+        let (put, find, forget) = (probe.clone(), probe.clone(), probe.clone());
+        self.durable(move |changes| put.put(changes.connection, &sealed))
+            .await?;
+        let found = self.0.reads.read(move |reader| find.find(reader)).await;
+        let kept = found.and_then(|found| probe.judge(sealer, found.as_deref()));
+        let forgotten = self.durable(move |changes| forget.forget(changes.connection));
+        kept.and(forgotten.await)
     }
 }
 

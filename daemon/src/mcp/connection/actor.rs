@@ -18,7 +18,7 @@ use self::lists::{Dirty, Listing, Lists};
 use super::apart::Apart;
 use super::{Command, Live};
 use crate::auth::{Account, View};
-use crate::base::{Clock, Deadline, ServerKey};
+use crate::base::{Clock, Deadline, ServerKey, jitter};
 use crate::catalog::Catalog;
 use crate::error::{Error, Reason};
 use crate::mcp::link::{Link, News, Pulse};
@@ -596,10 +596,4 @@ fn soon(interval: Duration) -> Option<Instant> {
     Clock
         .now()
         .checked_add(interval.mul_f64(0.75 + jitter() / 2.0))
-}
-
-/// A number in [0, 1); its quality matters little.
-pub(super) fn jitter() -> f64 {
-    let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
-    f64::from(u32::try_from(bits).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
 }

@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::actor::{fault_of, jitter};
+use super::actor::fault_of;
 use crate::auth::Account;
-use crate::base::{AppConnection, Clock, Deadline, ServerKey};
+use crate::base::{AppConnection, Clock, Deadline, ServerKey, jitter};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{Link, closed_error};
 use crate::mcp::open::{Approach, Attempt, Dialer, Known, OpenFailed};

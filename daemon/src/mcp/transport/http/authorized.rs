@@ -36,12 +36,15 @@ impl Http {
                 Verdict::Again => {}
                 Verdict::Failed(error) => {
                     let status = response.status().as_u16();
-                    let error = pass.redact(error.with("http_status", status.to_string()));
+                    let error = error.with("http_status", status.to_string());
                     return Err(Loss::refused(error, status));
                 }
                 Verdict::NotOurs => {
                     let mut loss = self.refusal(response, had_session).await;
-                    loss.error = pass.redact(loss.error);
+                    if let Some(account) = &self.account {
+                        // A server may repeat what it was shown.
+                        loss.error = loss.error.map_texts(|text| account.redact(text));
+                    }
                     return Err(loss);
                 }
             }
