@@ -29,6 +29,7 @@ mod builder;
 mod channel;
 mod defaults;
 pub mod line;
+mod linger;
 mod place;
 pub mod proxy;
 pub mod relay;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
+use super::linger::Lingering;
 use super::{Dropped, Inner, Wire, answer, channel, tls};
 use crate::wait::{PATIENCE, eventually};
 
@@ -95,6 +96,7 @@ async fn serve(listener: TcpListener, inner: Arc<Inner>) {
 }
 
 async fn serve_tls(stream: TcpStream, inner: Arc<Inner>) {
+    let (stream, linger) = Lingering::new(stream);
     let Ok(stream) = tls::acceptor().accept(stream).await else {
         return;
     };
@@ -113,7 +115,10 @@ async fn serve_tls(stream: TcpStream, inner: Arc<Inner>) {
     tokio::pin!(connection);
     tokio::select! {
         _ended = &mut connection => return,
-        Ok(()) = sent_away.changed() => connection.as_mut().graceful_shutdown(),
+        Ok(()) = sent_away.changed() => {
+            linger.store(true, std::sync::atomic::Ordering::SeqCst);
+            connection.as_mut().graceful_shutdown();
+        }
     }
     let _dropped = connection.await;
 }
