@@ -25,6 +25,15 @@ pub struct Asker {
     roots: Arc<[Root]>,
 }
 
+/// What a request of a server needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// Nobody: this is the answer.
+    Nobody(RawJson),
+    /// Somebody who answers this question.
+    Human(NewQuestion),
+}
+
 /// Why a request of a server got no answer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Unanswered {
@@ -67,18 +76,23 @@ impl Asker {
         *self.server.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
-    /// Answers what needs no human.
+    /// Finds out what to do about a request of the server: the answer, where nobody has to be asked, or the question.
     ///
     /// # Errors
-    /// Refused with -32601 for what was not advertised.
-    pub fn answer_without_asking(&self, method: &str) -> Result<RawJson, Unanswered> {
-        if method != method::ROOTS_LIST || self.roots.is_empty() {
-            return Err(Unanswered::Refused(RpcError {
+    /// Refused with -32601 for what was not advertised, with -32602 for a malformed request or a mode that was not.
+    pub fn consider(&self, method: &str, params: &RawJson) -> Result<Need, Unanswered> {
+        match method {
+            method::ROOTS_LIST if !self.roots.is_empty() => Ok(Need::Nobody(self.list_roots())),
+            method::ELICIT => self.elicitation(params).map(Need::Human),
+            _ => Err(Unanswered::Refused(RpcError {
                 code: code::METHOD_NOT_FOUND,
                 message: format!("`{method}` is not supported by this client"),
                 data: None,
-            }));
+            })),
         }
+    }
+
+    fn list_roots(&self) -> RawJson {
         let roots = self.roots.iter().map(|root| {
             let mut object = ObjectWriter::new();
             object.string("uri", &root.uri);
@@ -92,74 +106,73 @@ impl Asker {
             "roots",
             &format!("[{}]", roots.collect::<Vec<_>>().join(",")),
         );
-        Ok(result.finish())
+        result.finish()
     }
 
-    /// Puts an elicitation on the queue; see [`Inputs::ask`] for `server_gone`.
-    ///
-    /// # Errors
-    /// Refused with -32602 for a malformed request or a mode that was not advertised; failed with the reason of the queue
-    /// when it does not take the question.
-    pub async fn ask(
-        &self,
-        params: &RawJson,
-        call: Option<&Running>,
-        server_gone: Vec<CancellationToken>,
-    ) -> Result<Ticket, Unanswered> {
+    fn elicitation(&self, params: &RawJson) -> Result<NewQuestion, Unanswered> {
         let text = |name: &str| params.get(name).and_then(|value| value.read::<String>());
-        let refused = |message: &str| {
-            Unanswered::Refused(RpcError {
-                code: code::INVALID_PARAMS,
-                message: message.to_owned(),
-                data: None,
-            })
-        };
         let mode = match text("mode").as_deref() {
             None | Some("form") => Mode::Form,
             Some("url") => Mode::Url,
-            Some(_) => return Err(refused("unknown elicitation mode")),
+            Some(_) => return Err(invalid("unknown elicitation mode")),
         };
         let advertised = match mode {
             Mode::Form => self.capabilities.elicitation_form,
             Mode::Url => self.capabilities.elicitation_url,
         };
         if !advertised {
-            return Err(refused("this client does not support the elicitation mode"));
+            return Err(invalid("this client does not support the elicitation mode"));
         }
-        let message = text("message").ok_or_else(|| refused("`message` is missing"))?;
+        let message = text("message").ok_or_else(|| invalid("`message` is missing"))?;
         let requested_schema = params
             .get("requestedSchema")
             .map(|schema| schema.as_str().to_owned());
         let url = text("url");
         match mode {
             Mode::Form if requested_schema.is_none() => {
-                return Err(refused("`requestedSchema` is missing"));
+                return Err(invalid("`requestedSchema` is missing"));
             }
             Mode::Url if !url.as_deref().is_some_and(is_web_url) => {
-                return Err(refused("`url` must be an absolute http(s) URL"));
+                return Err(invalid("`url` must be an absolute http(s) URL"));
             }
             _ => {}
         }
-        let question = NewQuestion {
+        Ok(NewQuestion {
             server: self
                 .server
                 .read()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone(),
             server_name: self.name.to_string(),
-            call_id: call.map(|call| call.call_id.clone()),
+            call_id: None,
             mode,
             message,
             requested_schema: requested_schema.filter(|_| mode == Mode::Form),
             url: url.filter(|_| mode == Mode::Url),
             request: params.as_str().to_owned(),
             expiry: None,
+        })
+    }
+
+    /// Puts a question on the queue; see [`Inputs::ask`] for `server_gone`.
+    ///
+    /// # Errors
+    /// Failed with the reason of the queue when it does not take the question.
+    pub async fn ask(
+        &self,
+        question: NewQuestion,
+        call: Option<&Running>,
+        server_gone: Vec<CancellationToken>,
+    ) -> Result<Ticket, Unanswered> {
+        let question = NewQuestion {
+            call_id: call.map(|call| call.call_id.clone()),
+            ..question
         };
         let asking = self.inputs.ask(question, server_gone);
         asking.await.map_err(Unanswered::Failed)
     }
 
-    /// Writes an answer as an `ElicitResult`.
+    /// Writes an answer as the server expects it: as an `ElicitResult`.
     #[must_use]
     pub fn encode(answer: Answer) -> RawJson {
         let mut result = ObjectWriter::new();
@@ -179,6 +192,14 @@ impl Asker {
         }
         result.finish()
     }
+}
+
+fn invalid(message: &str) -> Unanswered {
+    Unanswered::Refused(RpcError {
+        code: code::INVALID_PARAMS,
+        message: message.to_owned(),
+        data: None,
+    })
 }
 
 /// What people may be asked to open; the daemon itself opens nothing.

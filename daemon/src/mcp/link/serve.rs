@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::{Pause, Running};
 use super::{CallEvent, Link, closed_error};
 use crate::error::{Error, Reason, RpcError};
-use crate::mcp::asker::{Asker, Unanswered};
+use crate::mcp::asker::{Asker, Need, Unanswered};
 use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, ObjectWriter, RawJson, method};
 use crate::model::status::Era;
 
@@ -179,9 +179,10 @@ impl Link {
         if method == method::PING {
             return Ok(RawJson::EMPTY_OBJECT);
         }
-        if method != method::ELICIT {
-            return self.asker.answer_without_asking(method);
-        }
+        let question = match self.asker.consider(method, params)? {
+            Need::Nobody(answer) => return Ok(answer),
+            Need::Human(question) => question,
+        };
         // A request on a shared stream does not say which call it is about: with one call running it is that one.
         let calls = origin.map_or_else(|| self.calls(), |call| vec![call]);
         let call = if let [call] = calls.as_slice() {
@@ -201,7 +202,7 @@ impl Link {
         let mut ticket = tokio::select! {
             biased;
             () = self.closed.cancelled() => return Err(Unanswered::Failed(closed_error())),
-            ticket = self.asker.ask(params, call.as_deref(), gone) => ticket?,
+            ticket = self.asker.ask(question, call.as_deref(), gone) => ticket?,
         };
         // The app may be slow to read its own call's events: that must not hold up the answer.
         let id = ticket.id().clone();
