@@ -63,7 +63,10 @@ const PARTS: &[Part] = &[
         &[COMMON, &["registry", "catalog", "auth", "inputs", "store"]],
     ),
     // The middle.
-    Part("calls", &[COMMON, &["registry", "catalog", "mcp"]]),
+    Part(
+        "calls",
+        &[COMMON, &["registry", "catalog", "mcp", "inputs", "store"]],
+    ),
     Part(
         "registry",
         &[

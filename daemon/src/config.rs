@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::call::KeepCalls;
 pub use crate::model::vault::KeyBackend;
 pub use load::{ConfigError, Environment, Sources};
 pub use rules::{AccessRule, HostRule, NamespacePattern, SocketMode};
@@ -157,12 +158,32 @@ pub struct LimitConfig {
 }
 
 /// Section `calls`.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallConfig {
     /// Whether a tool call whose answer was cut off is sent once more, if the server declares the tool read-only
     /// (`readOnlyHint`) or idempotent (`idempotentHint`). Default false: the app decides, told by `OUTCOME_UNKNOWN`.
     pub repeat_safe: bool,
+    /// How long the outcome of a call that is kept (detached, with a request id, or one that waited for answers without
+    /// anything under way) can be had after its end. Default 1h; 1s to 8760h.
+    #[serde(with = "duration")]
+    pub keep: Duration,
+    /// Of how many such calls outcomes are kept, the latest. Default 10,000; 1 to 1,000,000.
+    pub keep_count: usize,
+    /// How many bytes of them are kept, about. Default 256 MiB; 1 MiB to 64 GiB.
+    pub keep_bytes: u64,
+}
+
+impl Default for CallConfig {
+    fn default() -> Self {
+        let KeepCalls { age, count, bytes } = KeepCalls::default();
+        Self {
+            repeat_safe: false,
+            keep: age,
+            keep_count: count,
+            keep_bytes: bytes,
+        }
+    }
 }
 
 /// Section `checks`: what a check of a structured result against an output schema may cost. A result beyond a bound is

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Result of most operations of the daemon.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -27,8 +29,12 @@ pub enum Reason {
     ServerNotFound,
     /// The server has no such tool, or offers none under this name.
     ToolNotFound,
+    /// The settings of the server let nobody make this call, or whoever was asked did not agree to it.
+    CallNotApproved,
     /// No such question, or its end is long past.
     ElicitationNotFound,
+    /// No such call, it was not kept, or its end is long past.
+    CallNotFound,
     /// The wanted id belongs to another server.
     ServerIdTaken,
     /// The MCP server wants the user to sign in.
@@ -50,6 +56,8 @@ pub enum Reason {
     NotSupported,
     /// The question, call or sign-in has ended already.
     AlreadyResolved,
+    /// What a server needs for a call was not given, and it cannot be told so.
+    InputDeclined,
     /// The server was removed, or its connection replaced, while the operation ran.
     Superseded,
     /// The server cannot be reached now.
@@ -96,7 +104,9 @@ impl Reason {
         Self::NamespaceNotFound,
         Self::ServerNotFound,
         Self::ToolNotFound,
+        Self::CallNotApproved,
         Self::ElicitationNotFound,
+        Self::CallNotFound,
         Self::ServerIdTaken,
         Self::SignInRequired,
         Self::SignInNotFound,
@@ -107,6 +117,7 @@ impl Reason {
         Self::NotConnected,
         Self::NotSupported,
         Self::AlreadyResolved,
+        Self::InputDeclined,
         Self::Superseded,
         Self::UpstreamUnreachable,
         Self::NotAnMcpServer,
@@ -137,7 +148,9 @@ impl Reason {
             Self::NamespaceNotFound => "NAMESPACE_NOT_FOUND",
             Self::ServerNotFound => "SERVER_NOT_FOUND",
             Self::ToolNotFound => "TOOL_NOT_FOUND",
+            Self::CallNotApproved => "CALL_NOT_APPROVED",
             Self::ElicitationNotFound => "ELICITATION_NOT_FOUND",
+            Self::CallNotFound => "CALL_NOT_FOUND",
             Self::ServerIdTaken => "SERVER_ID_TAKEN",
             Self::SignInRequired => "SIGN_IN_REQUIRED",
             Self::SignInNotFound => "SIGN_IN_NOT_FOUND",
@@ -148,6 +161,7 @@ impl Reason {
             Self::NotConnected => "NOT_CONNECTED",
             Self::NotSupported => "NOT_SUPPORTED",
             Self::AlreadyResolved => "ALREADY_RESOLVED",
+            Self::InputDeclined => "INPUT_DECLINED",
             Self::Superseded => "SUPERSEDED",
             Self::UpstreamUnreachable => "UPSTREAM_UNREACHABLE",
             Self::NotAnMcpServer => "NOT_AN_MCP_SERVER",
@@ -169,6 +183,23 @@ impl Reason {
     }
 }
 
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Reason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let code = String::deserialize(deserializer)?;
+        let mut all = Self::ALL.iter();
+        // One that another version of the daemon had.
+        Ok(*all
+            .find(|reason| reason.as_str() == code)
+            .unwrap_or(&Self::Internal))
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -176,7 +207,7 @@ impl fmt::Display for Reason {
 }
 
 /// A JSON-RPC error object as the MCP server sent it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RpcError {
     /// The code, for example -32602.
     pub code: i64,
@@ -187,7 +218,7 @@ pub struct RpcError {
 }
 
 /// One field of a request that is not acceptable.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Violation {
     /// Its path in the request message.
     pub field: Cow<'static, str>,
@@ -206,15 +237,17 @@ impl Violation {
 }
 
 /// What went wrong. Cheap to move; clone it to hand the same failure to several waiters.
-#[derive(Clone, PartialEq, Eq, Debug)]
+///
+/// Serialises for the outcome of a call that is kept.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Error(Box<Inner>);
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Inner {
     reason: Reason,
     message: String,
     violations: Vec<Violation>,
-    facts: Vec<(&'static str, String)>,
+    facts: Vec<(Cow<'static, str>, String)>,
     retry_after: Option<Duration>,
     rpc: Option<RpcError>,
 }
@@ -266,8 +299,8 @@ impl Error {
 
     /// Adds a fact for programs; keys are `lower_snake`. Never a secret.
     #[must_use]
-    pub fn with(mut self, key: &'static str, value: impl Into<String>) -> Self {
-        self.0.facts.push((key, value.into()));
+    pub fn with(mut self, key: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
+        self.0.facts.push((key.into(), value.into()));
         self
     }
 
@@ -319,7 +352,7 @@ impl Error {
 
     /// Facts for programs.
     #[must_use]
-    pub fn facts(&self) -> &[(&'static str, String)] {
+    pub fn facts(&self) -> &[(Cow<'static, str>, String)] {
         &self.0.facts
     }
 

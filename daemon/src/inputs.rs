@@ -3,40 +3,33 @@
 //! A question is committed before anybody sees it, and gets exactly one end: an answer, its expiry, the end of its
 //! call, or void. Which one, the store decides (compare and set); whoever waits for the answer then gets it once.
 //!
-//! Never stores or logs an answer: it exists in memory only, between the app that gives it and the call that waits.
-//! Never leaves a question pending that nobody waits for.
+//! Never logs an answer, and never leaves a question pending that nothing waits for.
 //!
-//! Each question has one task, its keeper, that commits it, waits for the first thing that can end it, and ends it. A
-//! [`Ticket`] only talks to its keeper, so that dropping one needs no runtime and cannot be forgotten.
+//! There are two ways to wait. A call that is under way at its server holds a [`Ticket`]: each such question has one task, its
+//! keeper, that commits it, waits for the first thing that can end it, and ends it; a ticket only talks to its keeper, so that
+//! dropping one needs no runtime and cannot be forgotten. The answer exists in memory only. A call that *rests* is on disk with
+//! its questions ([`Inputs::rest`]) and costs nothing else: whoever goes on with it reads the update log, one task lets the
+//! questions of all of them expire, and an answer is sealed until the call goes on.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::base::{CallId, Clock, ElicitationId, Namespace, Revision, ServerId, ServerKey};
+use crate::base::{CallId, Clock, ElicitationId, Namespace, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result, Violation};
 use crate::inputs::form::{Form, Refusal};
+use crate::model::call::{NewCall, QuestionLimits};
 use crate::model::question::{Answer, Mode, Question, QuestionState};
-use crate::model::update::Body;
 use crate::store::{Store, already_resolved};
 
 pub mod destination;
 pub mod form;
-
-/// Delays between attempts to write the end of a question while the store fails; the last one repeats.
-const RETRIES: [Duration; 4] = [
-    Duration::from_millis(100),
-    Duration::from_secs(1),
-    Duration::from_secs(10),
-    Duration::from_mins(1),
-];
-/// Updates that are looked at together.
-const PAGE: usize = 256;
+mod life;
 
 /// Bounds of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +42,15 @@ pub struct InputsConfig {
     pub max_bytes: usize,
     /// Bytes of the pending questions of all servers; a further one is refused.
     pub max_pending_bytes: usize,
+}
+
+impl InputsConfig {
+    fn limits(&self) -> QuestionLimits {
+        QuestionLimits {
+            per_server: self.max_pending_per_server,
+            bytes: self.max_pending_bytes,
+        }
+    }
 }
 
 impl Default for InputsConfig {
@@ -86,17 +88,6 @@ pub struct NewQuestion {
     pub expiry: Option<Duration>,
 }
 
-impl NewQuestion {
-    /// What it takes in memory and on disk, but for a constant.
-    fn bytes(&self) -> usize {
-        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        self.message.len()
-            + optional(&self.requested_schema)
-            + optional(&self.url)
-            + self.request.len()
-    }
-}
-
 /// The queue. Cheap to clone.
 #[derive(Clone)]
 pub struct Inputs(Arc<Inner>);
@@ -112,6 +103,8 @@ struct Inner {
     config: InputsConfig,
     /// Questions whose answers somebody waits for. Never locked across an await.
     waiting: Mutex<Waiting>,
+    /// There are questions of calls that rest which were not there before.
+    rested: Arc<Notify>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
@@ -119,33 +112,14 @@ struct Inner {
 #[derive(Default)]
 struct Waiting {
     entries: HashMap<ElicitationId, Entry>,
-    per_server: HashMap<ServerKey, usize>,
-    /// Of all entries.
-    bytes: usize,
     closed: bool,
 }
 
 /// One question that waits. Dropping it tells ticket and keeper that the question has ended.
 struct Entry {
-    server: ServerKey,
-    bytes: usize,
+    namespace: Namespace,
     answer: oneshot::Sender<Answer>,
     _ended: oneshot::Sender<()>,
-}
-
-impl Waiting {
-    /// Takes the entry out, exactly once.
-    fn take(&mut self, id: &ElicitationId) -> Option<Entry> {
-        let entry = self.entries.remove(id)?;
-        self.bytes -= entry.bytes;
-        if let Some(count) = self.per_server.get_mut(&entry.server) {
-            *count -= 1;
-            if *count == 0 {
-                self.per_server.remove(&entry.server);
-            }
-        }
-        Some(entry)
-    }
 }
 
 /// The claim to the answer of one question. Dropping it before the answer ends the question: as void
@@ -185,10 +159,16 @@ impl Inputs {
             store,
             config,
             waiting: Mutex::default(),
+            rested: Arc::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         });
-        inner.tasks.spawn(watch(
+        inner.tasks.spawn(life::expire(
+            Arc::downgrade(&inner),
+            Arc::clone(&inner.rested),
+            inner.closing.clone(),
+        ));
+        inner.tasks.spawn(life::watch(
             Arc::downgrade(&inner),
             inner.store.head(),
             inner.closing.clone(),
@@ -196,28 +176,11 @@ impl Inputs {
         Self(inner)
     }
 
-    /// Asks. The question is committed, and visible to apps, when this returns. Dropping the future takes the question
-    /// back, as dropping the ticket does. Once one of `server_gone` is cancelled the server can no longer take an answer.
+    /// Gives a question its id and its times.
     ///
     /// # Errors
-    /// [`Reason::MessageTooLarge`] if it is, [`Reason::TooMany`] if too many questions are pending,
-    /// [`Reason::Draining`] after [`Inputs::close`], [`Reason::StoreFailed`].
-    pub async fn ask(
-        &self,
-        question: NewQuestion,
-        server_gone: Vec<CancellationToken>,
-    ) -> Result<Ticket> {
-        let bytes = question.bytes();
-        let most = self.0.config.max_bytes;
-        if bytes > most {
-            return Err(Error::new(
-                Reason::MessageTooLarge,
-                format!(
-                    "the server `{}` asks a question of {bytes} bytes, and {most} is the limit (questions.max_bytes)",
-                    question.server
-                ),
-            ));
-        }
+    /// [`Reason::MessageTooLarge`] if it is.
+    pub fn prepare(&self, question: NewQuestion) -> Result<Question> {
         let expiry = question.expiry.unwrap_or(self.0.config.expiry);
         let created = Clock.wall();
         let question = Question {
@@ -235,6 +198,45 @@ impl Inputs {
             resolved: None,
             request: question.request,
         };
+        let (bytes, most) = (question.bytes(), self.0.config.max_bytes);
+        if bytes > most {
+            return Err(Error::new(
+                Reason::MessageTooLarge,
+                format!(
+                    "the server `{}` asks a question of {bytes} bytes, and {most} is the limit (questions.max_bytes)",
+                    question.server
+                ),
+            ));
+        }
+        Ok(question)
+    }
+
+    /// Lays a call to rest with its questions. They are committed, and visible to apps, when this returns; the update log
+    /// tells how each of them ends.
+    ///
+    /// # Errors
+    /// [`Reason::AlreadyResolved`] if the call has ended, [`Reason::TooMany`] if too many questions are pending,
+    /// [`Reason::StoreFailed`].
+    pub async fn rest(&self, call: NewCall, asked: Vec<Question>) -> Result<()> {
+        let limits = self.0.config.limits();
+        self.0.store.rest_call(call, asked, limits).await?;
+        self.0.rested.notify_one();
+        Ok(())
+    }
+
+    /// Asks. The question is committed, and visible to apps, when this returns. Dropping the future takes the question
+    /// back, as dropping the ticket does. Once one of `server_gone` is cancelled the server can no longer take an answer.
+    ///
+    /// # Errors
+    /// [`Reason::MessageTooLarge`] if it is, [`Reason::TooMany`] if too many questions are pending,
+    /// [`Reason::Draining`] after [`Inputs::close`], [`Reason::StoreFailed`].
+    pub async fn ask(
+        &self,
+        question: NewQuestion,
+        server_gone: Vec<CancellationToken>,
+    ) -> Result<Ticket> {
+        let expiry = question.expiry.unwrap_or(self.0.config.expiry);
+        let question = self.prepare(question)?;
         let (answer, answered) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let (abandon, abandoned) = oneshot::channel::<Infallible>();
@@ -254,8 +256,7 @@ impl Inputs {
             _abandon: abandon,
         };
         let entry = Entry {
-            server: question.server.clone(),
-            bytes,
+            namespace: question.server.namespace.clone(),
             answer,
             _ended: end,
         };
@@ -264,36 +265,12 @@ impl Inputs {
             if waiting.closed {
                 return Err(Error::new(Reason::Draining, "the daemon is stopping"));
             }
-            let limit = self.0.config.max_pending_per_server;
-            let pending = waiting.per_server.get(&entry.server).copied().unwrap_or(0);
-            if pending >= limit {
-                return Err(Error::new(
-                    Reason::TooMany,
-                    format!(
-                        "the server `{}` has {pending} unanswered questions, and {limit} is the limit",
-                        entry.server
-                    ),
-                ));
-            }
-            let most = self.0.config.max_pending_bytes;
-            if waiting.bytes + bytes > most {
-                return Err(Error::new(
-                    Reason::TooMany,
-                    format!(
-                        "all servers together have {} bytes of unanswered questions, and {most} is the limit \
-                         (questions.max_pending_bytes)",
-                        waiting.bytes
-                    ),
-                ));
-            }
-            waiting.bytes += bytes;
-            waiting.per_server.insert(entry.server.clone(), pending + 1);
             waiting.entries.insert(ticket.id.clone(), entry);
             let inner = Arc::clone(&self.0);
             // Under the lock, so that `close` waits for every keeper.
-            self.0
-                .tasks
-                .spawn(keep(inner, question, expiry, commit, ended, taken_back));
+            self.0.tasks.spawn(life::keep(
+                inner, question, expiry, commit, ended, taken_back,
+            ));
         }
         let lost = || Err(Error::internal("the keeper of a question ended early"));
         committed.await.unwrap_or_else(|_| lost())?;
@@ -326,7 +303,10 @@ impl Inputs {
         let inner = Arc::clone(&self.0);
         // On a task of its own: an app that leaves between commit and hand-over must not lose the answer.
         let respond = self.0.tasks.spawn(async move {
-            let ended = inner.store.end_question(id, namespace, state).await?;
+            let store = &inner.store;
+            let ended = store
+                .end_question(id, namespace, state, Some(&answer))
+                .await?;
             inner.deliver(&ended.id, answer);
             Ok(ended)
         });
@@ -394,7 +374,7 @@ impl Inner {
 
     /// Hands the answer to whoever waits, if anybody still does.
     fn deliver(&self, id: &ElicitationId, answer: Answer) {
-        let entry = self.waiting().take(id);
+        let entry = self.waiting().entries.remove(id);
         if entry.is_some_and(|entry| entry.answer.send(answer).is_err()) {
             tracing::debug!(elicitation_id = %id, "nobody waits for the answer of a question any more");
         }
@@ -406,123 +386,13 @@ impl Inner {
             let waiting = self.waiting();
             let entries = waiting.entries.iter();
             entries
-                .map(|(id, entry)| (id.clone(), entry.server.namespace.clone()))
+                .map(|(id, entry)| (id.clone(), entry.namespace.clone()))
                 .collect()
         };
         for (id, namespace) in asked {
             let question = self.store.question(namespace, id.clone()).await;
             if question.is_ok_and(|question| question.state == QuestionState::Void) {
                 self.deliver(&id, Answer::Cancel);
-            }
-        }
-    }
-}
-
-/// The life of one question: commits it, and ends it unless somebody else does.
-async fn keep(
-    inner: Arc<Inner>,
-    question: Question,
-    expiry: Duration,
-    commit: oneshot::Sender<Result<()>>,
-    mut ended: oneshot::Receiver<()>,
-    taken_back: impl Future<Output = QuestionState>,
-) {
-    let id = question.id.clone();
-    let namespace = question.server.namespace.clone();
-    let expires = tokio::time::sleep(expiry);
-    if let Err(failure) = inner.store.put_question(question).await {
-        inner.waiting().take(&id);
-        // Nobody listens if the call was cancelled meanwhile.
-        let _ = commit.send(Err(failure));
-        return;
-    }
-    let _ = commit.send(Ok(()));
-    let end = tokio::select! {
-        biased;
-        _ = &mut ended => return,
-        state = taken_back => state,
-        () = inner.closing.cancelled() => QuestionState::Void,
-        () = expires => QuestionState::Expired,
-    };
-    let mut delays = RETRIES.iter();
-    let mut delay = Duration::ZERO;
-    loop {
-        match inner
-            .store
-            .end_question(id.clone(), namespace.clone(), end)
-            .await
-        {
-            Ok(_) => break,
-            // Somebody else was first: the task of an answer, which delivers it, or the store, which ended it as void.
-            Err(lost) if lost.reason() == Reason::AlreadyResolved => {
-                let question = inner.store.question(namespace.clone(), id.clone()).await;
-                if question.is_ok_and(|question| question.state != QuestionState::Void) {
-                    // An error means that the entry is gone, which is what is waited for.
-                    let _ = ended.await;
-                    return;
-                }
-                break;
-            }
-            Err(failure)
-                if inner.closing.is_cancelled() || failure.reason() != Reason::StoreFailed =>
-            {
-                tracing::warn!(elicitation_id = %id, %failure, "the end of a question could not be written; it ends at the next start");
-                break;
-            }
-            Err(failure) => {
-                delay = delays.next().copied().unwrap_or(delay);
-                tracing::warn!(elicitation_id = %id, %failure, ?delay, "the end of a question could not be written yet");
-                tokio::select! {
-                    _ = &mut ended => return,
-                    () = inner.closing.cancelled() => {}
-                    () = tokio::time::sleep(delay) => {}
-                }
-            }
-        }
-    }
-    inner.deliver(&id, Answer::Cancel);
-}
-
-/// Reads the update log for questions that the store ended as void, with their server for example, and tells whoever
-/// waits for them.
-async fn watch(
-    inner: Weak<Inner>,
-    mut head: tokio::sync::watch::Receiver<Revision>,
-    closing: CancellationToken,
-) {
-    let mut at = *head.borrow_and_update();
-    loop {
-        tokio::select! {
-            () = closing.cancelled() => return,
-            changed = head.changed() => if changed.is_err() { return },
-        }
-        let newest = *head.borrow_and_update();
-        while at < newest {
-            let Some(inner) = inner.upgrade() else {
-                return;
-            };
-            match inner.store.updates_after(at, PAGE).await {
-                Ok(updates) => {
-                    for update in &updates {
-                        at = update.revision;
-                        if let Body::Elicitation(question) = &update.body
-                            && question.state == QuestionState::Void
-                        {
-                            inner.deliver(&question.id, Answer::Cancel);
-                        }
-                    }
-                    if updates.is_empty() {
-                        break;
-                    }
-                }
-                Err(behind) if behind.reason() == Reason::ResumeTokenExpired => {
-                    inner.sweep().await;
-                    at = newest;
-                }
-                Err(failure) => {
-                    tracing::warn!(%failure, "the update log could not be read for questions that ended");
-                    break;
-                }
             }
         }
     }

@@ -37,7 +37,7 @@ use crate::auth::callback::{Callback, CallbackOptions};
 use crate::auth::web::Web;
 use crate::auth::{Auth, AuthParts, AuthSettings};
 use crate::base::load::Load;
-use crate::calls::Calls;
+use crate::calls::{Calls, CallsParts};
 use crate::catalog::output::{CheckLimits, Checker};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -45,6 +45,7 @@ use crate::inputs::{Inputs, InputsConfig};
 use crate::mcp::Settings;
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::stdio::StdioOptions;
+use crate::model::call::KeepCalls;
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
 use crate::registry::Registry;
@@ -67,6 +68,7 @@ pub struct Daemon {
     store: Store,
     inputs: Inputs,
     registry: Registry,
+    calls: Calls,
     auth: Auth,
     keeper: Arc<Keeper>,
     load: Load,
@@ -164,13 +166,22 @@ impl Daemon {
             load: load.clone(),
         };
         let registry = Registry::start(records, store.clone(), dialer, config.limits.servers);
+        let calls = Calls::start(CallsParts {
+            registry: registry.clone(),
+            inputs: inputs.clone(),
+            store: store.clone(),
+            settings,
+            tasks: tracker.clone(),
+            draining: draining.clone(),
+        });
+        let calls = calls.await?;
         let shared = Shared {
             access: Access::new(&config.access),
             registry: registry.clone(),
             auth: auth.clone(),
             inputs: inputs.clone(),
             store: store.clone(),
-            calls: Calls::new(registry.clone(), settings),
+            calls: calls.clone(),
             checker: Arc::new(Checker::new(check_limits(&config))),
             connect: config.timeouts.connect,
             wait_max: config.timeouts.wait_max,
@@ -191,6 +202,7 @@ impl Daemon {
             store,
             inputs,
             registry,
+            calls,
             auth,
             keeper,
             load,
@@ -253,6 +265,7 @@ impl Daemon {
 
         // From the top down: nobody may ask a part that has ended.
         self.registry.stop().await;
+        self.calls.close(LAST_GRACE).await;
         self.auth
             .close(LAST_GRACE.max(self.config.auth.request_timeout))
             .await;
@@ -290,6 +303,11 @@ fn store_config(config: &Config) -> StoreConfig {
         key_file: config.vault.key_file.clone(),
         keep_updates: config.updates.keep_count,
         keep_age: config.updates.keep_age,
+        keep_calls: KeepCalls {
+            age: config.calls.keep,
+            count: config.calls.keep_count,
+            bytes: config.calls.keep_bytes,
+        },
         tail: defaults
             .tail
             .min(usize::try_from(config.updates.keep_count).unwrap_or(usize::MAX)),

@@ -154,12 +154,8 @@ async fn b34_the_question_of_a_call_ends_with_the_app_that_made_it_and_no_other_
 #[tokio::test]
 async fn b34_a_server_that_is_killed_voids_its_question() {
     let builder = TestDaemon::builder().set("reconnect.liveness_interval", "300ms");
-    for way in [
-        None,
-        Some(Way::Result),
-        Some(Way::CallStream),
-        Some(Way::PushStream),
-    ] {
+    // A server of the modern era holds nothing of a call that it has answered with a question: `outliving` has that.
+    for way in [None, Some(Way::CallStream), Some(Way::PushStream)] {
         one_and_two_with(builder.clone(), async |stage| {
             let dir = tempfile::tempdir().unwrap();
             let pids = dir.path().join("pids");

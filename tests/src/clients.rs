@@ -15,6 +15,7 @@ use crate::fake_auth::planted::Tap;
 use crate::tapped::Tapped;
 use crate::updates::Updates;
 use crate::v1::auth_service_client::AuthServiceClient;
+use crate::v1::call_service_client::CallServiceClient;
 use crate::v1::elicitation_service_client::ElicitationServiceClient;
 use crate::v1::prompt_service_client::PromptServiceClient;
 use crate::v1::resource_service_client::ResourceServiceClient;
@@ -117,6 +118,10 @@ impl Clients {
     service!(
         /// ElicitationService.
         elicitations, ElicitationServiceClient
+    );
+    service!(
+        /// CallService.
+        calls, CallServiceClient
     );
     service!(
         /// AuthService.

@@ -123,6 +123,20 @@ impl Updates {
         question.await.state()
     }
 
+    /// Reads on until this call is in a wanted state.
+    pub async fn call_where(&mut self, id: &str, wanted: v1::CallState) -> v1::Call {
+        self.find(
+            &format!("call `{id}` being {wanted:?}"),
+            |response| match upsert(response)? {
+                Resource::Call(call) if call.id == id && call.state() == wanted => {
+                    Some(call.clone())
+                }
+                _ => None,
+            },
+        )
+        .await
+    }
+
     /// Reads on until something is gone, and returns its id.
     pub async fn deleted(&mut self, id: &str) -> v1::Delete {
         self.find(

@@ -10,6 +10,7 @@ use crate::calls::CallStream;
 use crate::connect::Builder;
 use crate::error::{Error, Result};
 use crate::listing::{Listing, all_pages};
+use crate::proto::call_service_client::CallServiceClient;
 use crate::proto::elicitation_service_client::ElicitationServiceClient;
 use crate::proto::prompt_service_client::PromptServiceClient;
 use crate::proto::resource_service_client::ResourceServiceClient;
@@ -17,14 +18,15 @@ use crate::proto::server_service_client::ServerServiceClient;
 use crate::proto::tool_service_client::ToolServiceClient;
 use crate::proto::update_service_client::UpdateServiceClient;
 use crate::proto::{
-    AddServerRequest, AddServerResponse, CallToolRequest, CallToolResponse, CallToolStreamRequest,
-    CompleteRequest, CompleteResponse, ConnectServerRequest, DisconnectServerRequest, Elicitation,
-    ElicitationAction, GetElicitationRequest, GetPromptRequest, GetPromptResponse,
-    GetServerRequest, ListElicitationsRequest, ListPromptsRequest, ListResourceTemplatesRequest,
+    AddServerRequest, AddServerResponse, Call, CallToolRequest, CallToolResponse,
+    CallToolStreamRequest, CancelCallRequest, CompleteRequest, CompleteResponse,
+    ConnectServerRequest, DisconnectServerRequest, Elicitation, ElicitationAction, GetCallRequest,
+    GetElicitationRequest, GetPromptRequest, GetPromptResponse, GetServerRequest, ListCallsRequest,
+    ListElicitationsRequest, ListPromptsRequest, ListResourceTemplatesRequest,
     ListResourcesRequest, ListServersRequest, ListToolsRequest, Prompt, ReadResourceRequest,
     ReadResourceResponse, RefreshServerRequest, RemoveServerRequest, Resource, ResourceTemplate,
-    RespondElicitationRequest, Server, Tool, ToolCall, UpdateServerRequest, WaitForServersRequest,
-    WaitForServersResponse, disconnect_server_request,
+    RespondElicitationRequest, Server, Tool, ToolCall, UpdateServerRequest, WaitCallRequest,
+    WaitForServersRequest, WaitForServersResponse, disconnect_server_request,
 };
 use crate::updates::{UpdateFilter, Updates};
 use crate::{Arguments, MAX_MESSAGE_BYTES};
@@ -66,6 +68,8 @@ raw_clients! {
     servers: ServerServiceClient;
     /// The generated client of `ToolService`.
     tools: ToolServiceClient;
+    /// The generated client of `CallService`.
+    calls: CallServiceClient;
     /// The generated client of `ResourceService`.
     resources: ResourceServiceClient;
     /// The generated client of `PromptService`.
@@ -357,6 +361,69 @@ impl Client {
         let request = self.request(CallToolStreamRequest { call: Some(call) });
         let answer = self.tools().call_tool_stream(request).await?;
         Ok(CallStream::new(answer.into_inner()))
+    }
+}
+
+/// Calls as things of their own.
+impl Client {
+    /// One call, with what came of it if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// See [`Client`]; [`crate::Reason::CALL_NOT_FOUND`] if it was not kept, or its end is long past.
+    pub async fn get_call(&self, id: impl Into<String>) -> Result<Call> {
+        let request = self.request(GetCallRequest {
+            namespace: self.namespace.clone(),
+            call_id: id.into(),
+            ..Default::default()
+        });
+        required(self.calls().get_call(request).await?.into_inner().call)
+    }
+
+    /// Waits for the end of a call, as long as the daemon lets one request wait: look at its state, and wait again.
+    ///
+    /// # Errors
+    ///
+    /// See [`Client::get_call`].
+    pub async fn wait_call(&self, id: impl Into<String>) -> Result<Call> {
+        let request = self.request(WaitCallRequest {
+            namespace: self.namespace.clone(),
+            call_id: id.into(),
+            ..Default::default()
+        });
+        required(self.calls().wait_call(request).await?.into_inner().call)
+    }
+
+    /// Cancels a call.
+    ///
+    /// # Errors
+    ///
+    /// See [`Client::get_call`]; [`crate::Reason::ALREADY_RESOLVED`] if it has ended.
+    pub async fn cancel_call(&self, id: impl Into<String>) -> Result<()> {
+        let request = self.request(CancelCallRequest {
+            namespace: self.namespace.clone(),
+            call_id: id.into(),
+        });
+        self.calls().cancel_call(request).await?;
+        Ok(())
+    }
+
+    /// The calls of the namespace that have not ended, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// See [`Client`].
+    pub async fn list_calls(&self) -> Result<Vec<Call>> {
+        let listing = all_pages(|page_token| async move {
+            let request = self.request(ListCallsRequest {
+                namespace: self.namespace.clone(),
+                page_token,
+                ..Default::default()
+            });
+            let answer = self.calls().list_calls(request).await?.into_inner();
+            Ok((answer.calls, Vec::new(), answer.next_page_token))
+        });
+        Ok(listing.await?.items)
     }
 }
 

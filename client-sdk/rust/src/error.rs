@@ -228,8 +228,14 @@ reasons! {
     SERVER_NOT_FOUND;
     /// The server has no such tool, or offers none under this name.
     TOOL_NOT_FOUND;
+    /// The settings of the server let nobody make this call, or whoever was asked did not agree to it.
+    CALL_NOT_APPROVED;
     /// No such question, or its end is long past.
     ELICITATION_NOT_FOUND;
+    /// No such call, it was not kept, or its end is long past.
+    CALL_NOT_FOUND;
+    /// What a server needs for a call was not given, and it cannot be told so.
+    INPUT_DECLINED;
     /// The wanted id belongs to another server.
     SERVER_ID_TAKEN;
     /// The MCP server wants the user to sign in.

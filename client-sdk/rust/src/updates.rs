@@ -18,7 +18,7 @@ use tonic::{Code, Streaming};
 use crate::error::{Error, Reason, Result};
 use crate::proto::update_service_client::UpdateServiceClient;
 use crate::proto::{
-    Elicitation, Server, StreamUpdatesRequest, StreamUpdatesResponse, UpdateKind,
+    Call, Elicitation, Server, StreamUpdatesRequest, StreamUpdatesResponse, UpdateKind,
     stream_updates_response, upsert,
 };
 
@@ -65,6 +65,8 @@ pub enum UpdateEvent {
     Server(Box<Server>),
     /// A question is new or has changed; this is its whole new state.
     Elicitation(Box<Elicitation>),
+    /// A call that is kept is new or has changed; this is its whole new state, without its outcome.
+    Call(Box<Call>),
     /// Something is gone.
     Deleted {
         /// What it was.
@@ -286,6 +288,7 @@ fn event(event: Option<stream_updates_response::Event>) -> Option<UpdateEvent> {
             upsert::Resource::Elicitation(elicitation) => {
                 UpdateEvent::Elicitation(Box::new(elicitation))
             }
+            upsert::Resource::Call(call) => UpdateEvent::Call(Box::new(call)),
         },
         stream_updates_response::Event::Delete(delete) => UpdateEvent::Deleted {
             kind: delete.kind(),

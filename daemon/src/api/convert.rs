@@ -9,6 +9,7 @@ use crate::base::ServerId;
 use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
 use crate::catalog::names::{Style, model_name};
+use crate::model::call::{Call, CallState, Subject};
 use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::spec::{
     HttpMode, Isolation, LogLevel, NamedSecret, ServerSpec, TransportSpec, UnixProtocol,
@@ -308,6 +309,35 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
         url_host,
         url_warnings,
     }
+}
+
+/// A call, without what came of it.
+pub(super) fn call(call: Call) -> v1::Call {
+    let state = match call.state {
+        CallState::Running => v1::CallState::Running,
+        CallState::InputRequired => v1::CallState::InputRequired,
+        CallState::Completed => v1::CallState::Completed,
+        CallState::Failed => v1::CallState::Failed,
+        CallState::Cancelled => v1::CallState::Cancelled,
+    };
+    let mut shown = v1::Call {
+        namespace: call.server.namespace.to_string(),
+        id: call.id.to_string(),
+        server_id: call.server.id.to_string(),
+        state: state.into(),
+        request_id: call.request_id.unwrap_or_default(),
+        detached: call.detached,
+        create_time: Some(timestamp(call.created)),
+        end_time: call.ended.map(timestamp),
+        expire_time: call.expires.map(timestamp),
+        ..v1::Call::default()
+    };
+    match call.subject {
+        Subject::Tool(name) => shown.tool_name = name,
+        Subject::Resource(uri) => shown.resource_uri = uri,
+        Subject::Prompt(name) => shown.prompt_name = name,
+    }
+    shown
 }
 
 /// A tool, under a model name in the wanted style.

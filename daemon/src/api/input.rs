@@ -79,6 +79,20 @@ pub(super) fn bound(
     Ok(bound)
 }
 
+/// The id that an app gives a call; `None` if it gives none.
+///
+/// # Errors
+/// `INVALID_FIELD` at `field`.
+pub(super) fn request_id(id: &str, field: &'static str) -> Result<Option<String>> {
+    if id.len() > MAX_REQUEST_ID || !id.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Error::invalid(
+            field,
+            format!("an id of a call is 1 to {MAX_REQUEST_ID} visible ASCII characters"),
+        ));
+    }
+    Ok((!id.is_empty()).then(|| id.to_owned()))
+}
+
 /// A level of log messages; `None` if it is not set.
 pub(super) fn log_level(level: i32, field: &'static str) -> Result<Option<LogLevel>> {
     let level = v1::LogLevel::try_from(level)
@@ -96,6 +110,9 @@ pub(super) fn log_level(level: i32, field: &'static str) -> Result<Option<LogLev
     })
 }
 
+/// Longest id that an app gives a call, in bytes.
+const MAX_REQUEST_ID: usize = 128;
+
 /// The terms of a call without a stream of events.
 pub(super) fn terms(
     context: &RequestContext,
@@ -112,6 +129,8 @@ pub(super) fn terms(
         log_level: None,
         wait_for_sign_in,
         events: None,
+        request_id: None,
+        detach: false,
     }
 }
 

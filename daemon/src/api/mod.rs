@@ -5,6 +5,7 @@
 
 pub mod auth;
 mod authorization;
+pub mod calls;
 mod content;
 pub mod context;
 mod convert;
@@ -55,6 +56,7 @@ pub const SERVICES: &[&str] = &[
     "mcpsidecar.v1.AuthService",
     "mcpsidecar.v1.ServerService",
     "mcpsidecar.v1.ToolService",
+    "mcpsidecar.v1.CallService",
     "mcpsidecar.v1.ResourceService",
     "mcpsidecar.v1.PromptService",
     "mcpsidecar.v1.ElicitationService",
@@ -123,6 +125,10 @@ pub fn routes(shared: &Shared) -> Routes {
         .add_service(service!(
             tool_service_server::ToolServiceServer,
             tools::Tools(shared.clone())
+        ))
+        .add_service(service!(
+            call_service_server::CallServiceServer,
+            calls::Calls(shared.clone())
         ))
         .add_service(service!(
             resource_service_server::ResourceServiceServer,

@@ -72,14 +72,10 @@ impl PromptService for Prompts {
             request.wait_for_sign_in,
         );
         let (calls, arguments) = (&self.0.calls, texts(&request.arguments));
-        let get = calls.get_prompt(
-            &namespace,
-            &request.server_id,
-            &request.name,
-            &arguments,
-            terms,
-        );
-        let answer = context.within(get).await?;
+        let (server_id, name) = (&request.server_id, request.name);
+        let prepared = calls.get_prompt(&namespace, server_id, name, arguments, terms)?;
+        let made = context.within(prepared.make()).await?;
+        let answer = context.within(made.answer()).await?;
         Ok(Response::new(content::prompt(
             &answer.result,
             answer.call_id.to_string(),

@@ -91,8 +91,9 @@ impl ResourceService for Resources {
             request.wait_for_sign_in,
         );
         let calls = &self.0.calls;
-        let read = calls.read_resource(&namespace, &request.server_id, &request.uri, terms);
-        let answer = context.within(read).await?;
+        let prepared = calls.read_resource(&namespace, &request.server_id, request.uri, terms)?;
+        let made = context.within(prepared.make()).await?;
+        let answer = context.within(made.answer()).await?;
         Ok(Response::new(content::read_resource(
             &answer.result,
             answer.call_id.to_string(),

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use mcp_sidecar_proto::v1;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -38,12 +39,14 @@ pub fn code(reason: Reason) -> Code {
         Reason::InvalidField => Code::InvalidArgument,
         Reason::CallerNotAllowed
         | Reason::ToolNotAllowed
+        | Reason::CallNotApproved
         | Reason::DestinationBlocked
         | Reason::ScopeNotGranted => Code::PermissionDenied,
         Reason::NamespaceNotFound
         | Reason::ServerNotFound
         | Reason::ToolNotFound
         | Reason::ElicitationNotFound
+        | Reason::CallNotFound
         | Reason::SignInNotFound => Code::NotFound,
         Reason::ServerIdTaken => Code::AlreadyExists,
         Reason::SignInRequired
@@ -51,6 +54,7 @@ pub fn code(reason: Reason) -> Code {
         | Reason::CredentialsRefused
         | Reason::NotConnected
         | Reason::AlreadyResolved
+        | Reason::InputDeclined
         | Reason::NotAnMcpServer => Code::FailedPrecondition,
         Reason::NotSupported => Code::Unimplemented,
         Reason::Superseded | Reason::EtagMismatch => Code::Aborted,
@@ -113,6 +117,19 @@ pub fn to_status(error: &Error) -> Status {
     Status::with_error_details(code, message, details)
 }
 
+/// What the status of a call's RPC would have said.
+#[must_use]
+pub fn to_call_error(error: &Error) -> v1::CallError {
+    let reason = error.reason();
+    let code = error.rpc().map_or_else(|| code(reason), upstream_code);
+    v1::CallError {
+        code: code.into(),
+        reason: reason.as_str().to_owned(),
+        message: cut(error.message(), MAX_MESSAGE),
+        metadata: metadata(error, MAX_FACTS, &ErrorDetails::new()),
+    }
+}
+
 /// What the gRPC library means when it refuses a request before any service sees it. Errors of ours always have details, so
 /// a status without them is the library's.
 #[must_use]
@@ -161,7 +178,7 @@ fn add_violations(error: &Error, details: &mut ErrorDetails) -> usize {
 /// What a violation is about: the server, if the error names one.
 fn subject(error: &Error) -> String {
     let mut facts = error.facts().iter();
-    let server = facts.find(|(key, _)| matches!(*key, "server" | "server_id"));
+    let server = facts.find(|(key, _)| matches!(key.as_ref(), "server" | "server_id"));
     server.map_or_else(String::new, |(_, value)| cut(value, MAX_FACT))
 }
 
@@ -277,7 +294,9 @@ mod tests {
         NAMESPACE_NOT_FOUND NotFound
         SERVER_NOT_FOUND NotFound
         TOOL_NOT_FOUND NotFound
+        CALL_NOT_APPROVED PermissionDenied
         ELICITATION_NOT_FOUND NotFound
+        CALL_NOT_FOUND NotFound
         SERVER_ID_TAKEN AlreadyExists
         SIGN_IN_REQUIRED FailedPrecondition +PreconditionFailure
         SIGN_IN_NOT_FOUND NotFound
@@ -288,6 +307,7 @@ mod tests {
         NOT_CONNECTED FailedPrecondition +PreconditionFailure
         NOT_SUPPORTED Unimplemented
         ALREADY_RESOLVED FailedPrecondition +PreconditionFailure
+        INPUT_DECLINED FailedPrecondition +PreconditionFailure
         SUPERSEDED Aborted
         UPSTREAM_UNREACHABLE Unavailable +RetryInfo
         NOT_AN_MCP_SERVER FailedPrecondition +PreconditionFailure

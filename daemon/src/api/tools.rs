@@ -16,7 +16,7 @@ use v1::tool_service_server::ToolService;
 use super::context::{RequestContext, bounded};
 use super::listing::Listing;
 use super::{Shared, content, convert, input};
-use crate::calls::{Answer, CallEvent, Target, Terms, ToolCall};
+use crate::calls::{Answer, CallEvent, Prepared, Target, Terms};
 use crate::catalog::entry::Tool;
 use crate::catalog::names::Style;
 use crate::catalog::output::Checker;
@@ -35,7 +35,7 @@ impl Tools {
         call: Option<v1::ToolCall>,
         context: &RequestContext,
         events: Option<mpsc::Sender<CallEvent>>,
-    ) -> Result<ToolCall> {
+    ) -> Result<Prepared> {
         let call = call.ok_or_else(|| Error::invalid("call", "say which tool to call"))?;
         let namespace = self.0.namespace(context, &call.namespace)?;
         let arguments = call
@@ -52,6 +52,8 @@ impl Tools {
             log_level: input::log_level(call.log_level, "call.log_level")?,
             wait_for_sign_in: call.wait_for_sign_in,
             events,
+            request_id: input::request_id(&call.request_id, "call.request_id")?,
+            detach: call.detach,
         };
         self.0
             .calls
@@ -139,9 +141,22 @@ impl ToolService for Tools {
         request: Request<v1::CallToolRequest>,
     ) -> Result<Response<v1::CallToolResponse>, Status> {
         let context = RequestContext::of(&request)?;
-        let prepared = self.prepare(request.into_inner().call, &context, None)?;
+        let call = request.into_inner().call;
+        let detach = call.as_ref().is_some_and(|call| call.detach);
+        let prepared = self.prepare(call, &context, None)?;
         // A caller that goes away drops this future, which cancels the call at the server.
-        let answer = context.within(prepared.run()).await?;
+        let made = context.within(prepared.make()).await?;
+        if detach {
+            let response = match made.answer_so_far()? {
+                Some(answer) => response(&answer, &self.0.checker)?,
+                None => v1::CallToolResponse {
+                    result: None,
+                    call_id: made.id().to_string(),
+                },
+            };
+            return Ok(Response::new(response));
+        }
+        let answer = context.within(made.answer()).await?;
         Ok(Response::new(response(&answer, &self.0.checker)?))
     }
 
@@ -155,15 +170,16 @@ impl ToolService for Tools {
         let context = RequestContext::of(&request)?;
         let (events_tx, events) = mpsc::channel(UNREAD);
         let prepared = self.prepare(request.into_inner().call, &context, Some(events_tx))?;
+        let made = context.within(prepared.make()).await?;
         let started = v1::CallStarted {
-            call_id: prepared.id().to_string(),
+            call_id: made.id().to_string(),
         };
         // A task of its own: the call goes on at its own pace whether or not the app reads; dropping the stream ends it.
         let deadline = context.deadline;
         let running = AbortOnDropHandle::new(
             self.0
                 .tasks
-                .spawn(async move { context.within(prepared.run()).await }),
+                .spawn(async move { context.within(made.answer()).await }),
         );
         let first = stream::iter([Ok(Event::Started(started))]);
         let middle = ReceiverStream::new(events).map(|event| Ok(stream_event(&event)));

@@ -110,6 +110,7 @@ impl Updates {
             filter.kinds.push(match v1::UpdateKind::try_from(*kind) {
                 Ok(v1::UpdateKind::Server) => Kind::Server,
                 Ok(v1::UpdateKind::Elicitation) => Kind::Elicitation,
+                Ok(v1::UpdateKind::Call) => Kind::Call,
                 _ => {
                     return Err(Error::invalid(
                         "kinds",
@@ -192,6 +193,7 @@ impl Subscriber {
                 kind: match kind {
                     Kind::Server => v1::UpdateKind::Server,
                     Kind::Elicitation => v1::UpdateKind::Elicitation,
+                    Kind::Call => v1::UpdateKind::Call,
                 }
                 .into(),
                 namespace: update.namespace.to_string(),
@@ -228,6 +230,10 @@ fn upsert(body: Body) -> Option<(Namespace, v1::Upsert)> {
         Body::Elicitation(question) => (
             question.server.namespace.clone(),
             v1::upsert::Resource::Elicitation(convert::elicitation(*question)),
+        ),
+        Body::Call(call) => (
+            call.server.namespace.clone(),
+            v1::upsert::Resource::Call(convert::call(*call)),
         ),
         Body::Deleted { .. } => return None,
     };

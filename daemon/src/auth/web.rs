@@ -239,7 +239,9 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 /// Whether an error says that a redirect was not followed.
 pub(super) fn is_redirect(error: &Error) -> bool {
     error.reason() == Reason::DestinationBlocked
-        && error.facts().contains(&("rule", "redirect".to_owned()))
+        && error
+            .facts()
+            .contains(&("rule".into(), "redirect".to_owned()))
 }
 
 /// That a URL is not usable now.

@@ -83,6 +83,7 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
             10 * MINUTE,
         ),
         ("updates.keep_age", updates.keep_age, MINUTE, 365 * DAY),
+        ("calls.keep", config.calls.keep, SECOND, 365 * DAY),
         (
             "updates.bookmark_interval",
             updates.bookmark_interval,
@@ -168,6 +169,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
         ("limits.stderr_tail_bytes", limits.stderr_tail_bytes, 0, MIB),
         ("limits.connections", limits.connections, 1, 65_536),
         ("limits.connections_per_user", per_user, 1, all_connections),
+        ("calls.keep_count", config.calls.keep_count, 1, 1_000_000),
         ("checks.result_bytes", checks.result_bytes, KIB, 64 * MIB),
         ("checks.schema_bytes", checks.schema_bytes, KIB, MIB),
         ("checks.schemas", checks.schemas, 1, 10_000),
@@ -200,6 +202,8 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
     ] {
         between(found, key, value, 1_000, 10_000_000, u64::to_string);
     }
+    let (key, value) = ("calls.keep_bytes", config.calls.keep_bytes);
+    between(found, key, value, 1 << 20, 64 << 30, u64::to_string);
 }
 
 fn paths(config: &Config, found: &mut Vec<Problem>) {

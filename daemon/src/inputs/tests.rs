@@ -8,7 +8,8 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::model::update::Update;
+use crate::base::Revision;
+use crate::model::update::{Body, Update};
 use crate::store::StoreConfig;
 
 const CONTENT: &str = r#"{"branch": "main", "n": 12345678901234567890}"#;
@@ -64,7 +65,7 @@ impl Setup {
 
     fn assert_nobody_waits(&self) {
         let waiting = self.inputs.0.waiting();
-        assert!(waiting.entries.is_empty() && waiting.per_server.is_empty());
+        assert!(waiting.entries.is_empty());
     }
 }
 

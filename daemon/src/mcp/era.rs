@@ -9,9 +9,9 @@ use bytes::Bytes;
 
 pub use task::{Task, TaskProgress};
 
-use crate::error::{Error, Reason, Result};
+use crate::error::{Error, Reason, Result, RpcError};
 use crate::mcp::headers;
-use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, ObjectWriter, RawJson, method};
+use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, ObjectWriter, RawJson, code, method};
 use crate::model::spec::{LogLevel, ServerSpec};
 use crate::model::status::Era;
 
@@ -65,6 +65,17 @@ pub struct Request {
     pub log_level: Option<LogLevel>,
     /// Whether it can only be made as a task. Modern servers decide by themselves.
     pub as_task: bool,
+    /// What the server wanted when the request was made before.
+    pub replies: Replies,
+}
+
+/// What a server needed before a call can finish, for the request that makes the call again.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Replies {
+    /// The answers, by the server's keys.
+    pub answers: Option<RawJson>,
+    /// State to hand back byte for byte.
+    pub state: Option<RawJson>,
 }
 
 impl Request {
@@ -149,6 +160,12 @@ impl Dialect {
         for (name, value) in &request.params {
             params.raw(name, value.as_str());
         }
+        if let Some(answers) = &request.replies.answers {
+            params.raw("inputResponses", answers.as_str());
+        }
+        if let Some(state) = &request.replies.state {
+            params.raw("requestState", state.as_str());
+        }
         if request.as_task && self.era == Era::Legacy {
             params.raw("task", "{}");
         }
@@ -228,6 +245,36 @@ impl Dialect {
     }
 }
 
+impl Dialect {
+    /// What an error asks for that names URLs to be opened first (MCP 2025-11-25 client/elicitation, "URL Elicitation
+    /// Required Error"); `None` for any other error, or one that names none.
+    #[must_use]
+    pub fn elicitations_required(&self, rpc: &RpcError) -> Option<InputRequired> {
+        if self.era != Era::Legacy || rpc.code != code::URL_ELICITATION_REQUIRED {
+            return None;
+        }
+        let data = RawJson::parse(rpc.data.clone()?).ok()?;
+        let all = data.get("elicitations")?.elements()?;
+        if all.is_empty() || all.len() > MAX_REQUESTS {
+            return None;
+        }
+        let read = |params: RawJson| {
+            let text = |name: &str| params.get(name)?.read::<String>();
+            let key = text("elicitationId")?;
+            (text("mode")? == "url").then(|| InputRequest {
+                key,
+                method: method::ELICIT.to_owned(),
+                params,
+            })
+        };
+        Some(InputRequired {
+            requests: all.into_iter().map(read).collect::<Option<_>>()?,
+            state: None,
+            by_error: true,
+        })
+    }
+}
+
 /// What a result means.
 #[derive(Clone, Debug)]
 pub enum Outcome {
@@ -246,6 +293,8 @@ pub struct InputRequired {
     pub requests: Vec<InputRequest>,
     /// State to hand back byte for byte.
     pub state: Option<RawJson>,
+    /// The server has refused the call until this is done, and wants no answers.
+    pub by_error: bool,
 }
 
 /// One thing that a server asks.
@@ -272,7 +321,11 @@ fn input_required(result: &RawJson) -> Result<Outcome> {
             ));
         }
     };
-    Ok(Outcome::InputRequired(InputRequired { requests, state }))
+    Ok(Outcome::InputRequired(InputRequired {
+        requests,
+        state,
+        by_error: false,
+    }))
 }
 
 /// Reads what a server asks, by its keys.

@@ -19,7 +19,9 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use call::{CallEvent, CallFailure, CallOptions, Repeat, Running};
+pub use call::{
+    Answered, CallEvent, CallFailure, CallOptions, Listeners, Repeat, Running, not_answered,
+};
 pub use patience::Patience;
 pub use pulse::Pulse;
 pub use task::Unfinished;
@@ -296,6 +298,18 @@ impl Link {
         !self.transport.sees_the_end()
     }
 
+    /// What answers the server's requests.
+    #[must_use]
+    pub fn asker(&self) -> &Asker {
+        &self.asker
+    }
+
+    /// Most rounds of questions in one call.
+    #[must_use]
+    pub fn max_rounds(&self) -> usize {
+        self.max_rounds
+    }
+
     /// Calls for apps that are under way.
     #[must_use]
     pub fn calls_in_flight(&self) -> u32 {
@@ -415,7 +429,8 @@ impl Link {
 }
 
 /// What whoever asks for something over a link is told that is no more.
-pub(super) fn closed_error() -> Error {
+#[must_use]
+pub fn closed_error() -> Error {
     Error::new(
         Reason::UpstreamUnreachable,
         "the connection to the server has ended",

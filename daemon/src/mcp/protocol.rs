@@ -6,7 +6,8 @@
 use std::fmt;
 
 use bytes::Bytes;
-use serde::de::{Deserialize, IgnoredAny};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::error::RpcError;
@@ -78,6 +79,8 @@ pub mod method {
 
 /// JSON-RPC error codes with a meaning to the daemon.
 pub mod code {
+    /// MCP 2025-11-25: URLs have to be opened first; `data.elicitations` names them.
+    pub const URL_ELICITATION_REQUIRED: i64 = -32042;
     /// Modern: headers and body disagree.
     pub const HEADER_MISMATCH: i64 = -32020;
     /// Modern: the request lacks a client capability.
@@ -111,6 +114,20 @@ pub fn is_reserved_meta_key(key: &str) -> bool {
 /// Text that is known to be one complete JSON value. Cloning is cheap; nothing is ever re-encoded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RawJson(Bytes);
+
+/// As a string that holds the text.
+impl Serialize for RawJson {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(text).map_err(serde::de::Error::custom)
+    }
+}
 
 impl RawJson {
     /// The text `{}`.

@@ -4,6 +4,7 @@
 //! [`Secret`](crate::base::Secret) never does.
 
 pub mod auth;
+pub mod call;
 pub mod question;
 pub mod rules;
 pub mod spec;

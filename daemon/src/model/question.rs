@@ -67,6 +67,18 @@ pub struct Question {
     pub request: String,
 }
 
+impl Question {
+    /// What it takes in memory and on disk, but for a constant.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        self.message.len()
+            + optional(&self.requested_schema)
+            + optional(&self.url)
+            + self.request.len()
+    }
+}
+
 /// An answer's action with its content (MCP schema `ElicitResult`). `Debug` prints stars for the content: it is between
 /// the person who answers and the server.
 #[derive(Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::base::{Namespace, Revision, ServerId, Timestamp};
+use crate::model::call::Call;
 use crate::model::question::Question;
 use crate::model::status::ServerView;
 
@@ -14,6 +15,8 @@ pub enum Kind {
     Server,
     /// A question.
     Elicitation,
+    /// A call.
+    Call,
 }
 
 /// The new state of a thing, or that it is gone.
@@ -24,6 +27,8 @@ pub enum Body {
     Server(Box<ServerView>),
     /// A question is new or has changed.
     Elicitation(Box<Question>),
+    /// A call is new or has changed.
+    Call(Box<Call>),
     /// Something is gone.
     Deleted {
         /// What it was.

@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{READ_BYTES, count, json, unreadable};
 use crate::base::{Clock, Namespace, Revision, ServerId, Timestamp};
 use crate::error::{Error, Reason, Result};
+use crate::model::call::{Call, KeepCalls};
 use crate::model::question::Question;
 use crate::model::status::ServerView;
 use crate::model::update::{Body, Kind, Update};
@@ -68,6 +69,13 @@ impl<'a> Changes<'a> {
         let key = question.server.clone();
         let body = Body::Elicitation(Box::new(question));
         self.append(key.namespace, key.id, Kind::Elicitation, body)
+    }
+
+    /// Appends that a call is new or has changed.
+    pub(super) fn call(&mut self, call: Call) -> Result<Revision> {
+        let key = call.server.clone();
+        let body = Body::Call(Box::new(call));
+        self.append(key.namespace, key.id, Kind::Call, body)
     }
 
     /// Appends that something is gone.
@@ -258,6 +266,7 @@ fn update(row: &Row<'_>) -> Result<Update> {
     let kind = match row.get_ref(4)?.as_str() {
         Ok("server") => Kind::Server,
         Ok("elicitation") => Kind::Elicitation,
+        Ok("call") => Kind::Call,
         _ => return Err(unreadable("kind of update", &revision)),
     };
     let body = row.get_ref(5)?.as_str().ok();
@@ -283,6 +292,8 @@ pub(super) struct Bounds {
     pub(super) bytes: u64,
     /// No question that ended longer ago than this.
     pub(super) ended_questions: Duration,
+    /// How much of calls that have ended.
+    pub(super) calls: KeepCalls,
 }
 
 /// Deletes the oldest updates that are out of bounds, up to the first one that is not, and at most `chunk` of them. The
@@ -323,6 +334,7 @@ fn kind_text(kind: Kind) -> &'static str {
     match kind {
         Kind::Server => "server",
         Kind::Elicitation => "elicitation",
+        Kind::Call => "call",
     }
 }
 

@@ -13,6 +13,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_sessions.sql"),
     include_str!("migrations/0003_authorization.sql"),
+    include_str!("migrations/0004_calls.sql"),
 ];
 
 /// Brings the database to the current schema, each step in its own transaction. Returns the version it had.
@@ -65,10 +66,18 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         assert_eq!(run(&mut connection).unwrap(), 0);
         insta::assert_snapshot!(schema(&connection), @r"
+        index calls_by_request
+        index calls_by_state
+        index calls_ended
+        index calls_under_way
         index elicitations_by_state
+        index elicitations_bytes
         index elicitations_ended
+        index elicitations_expiring
+        index elicitations_of_calls
         index elicitations_pending
         index sign_ins_by_server
+        table calls
         table elicitations
         table grants
         table meta

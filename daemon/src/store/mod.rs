@@ -1,6 +1,6 @@
 //! What the daemon remembers: servers, questions and the update log, in one SQLite database. The only place with SQL.
 //!
-//! Never stores an answer to a question, never stores a secret that is not sealed, and never commits a change without
+//! Never stores an answer to a question longer than its call rests, never stores a secret that is not sealed, and never commits a change without
 //! its entry in the update log, in the same transaction.
 //!
 //! # What is durable
@@ -13,7 +13,8 @@
 //! |---|---|
 //! | [`Store::put_server`], [`Store::rename_server`], [`Store::remove_server`] | durable |
 //! | [`Store::put_grant`], [`Store::finish_sign_in`] and all else about authorization | durable |
-//! | [`Store::put_question`], [`Store::end_question`], [`Store::void_questions`] | durable |
+//! | [`Store::put_question`], [`Store::end_question`], [`Store::void_questions`], [`Store::expire_questions`] | durable |
+//! | [`Store::begin_call`], [`Store::rest_call`], [`Store::go_on`], [`Store::end_call`] | durable |
 //! | what [`Store::open`] changes, [`Store::check_vault`], [`Store::close`] | durable |
 //! | [`Store::set_status`], [`Store::set_session`], pruning | lazy |
 //!
@@ -32,6 +33,7 @@
 //! dropped at any time; a write that was queued happens all the same.
 
 mod auth;
+mod calls;
 mod key;
 mod keyring;
 mod lock;
@@ -46,6 +48,7 @@ mod servers;
 mod tests;
 mod thread;
 mod token;
+mod waiting;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -57,6 +60,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 pub use self::auth::Authorizations;
+pub use self::calls::{already_ended, no_such_call};
 pub use self::questions::already_resolved;
 pub use self::rotate::{Keys, Rotated, rotate_key};
 
@@ -67,9 +71,9 @@ use self::probe::Probe;
 use self::seal::Sealer;
 use self::thread::{Durability, ReadThread, WriteThread, Writer};
 use self::token::LogId;
-use crate::base::{ElicitationId, Namespace, Revision, ServerId, ServerKey};
+use crate::base::{Namespace, Revision, ServerKey};
 use crate::error::{Error, Reason, Result};
-use crate::model::question::{Question, QuestionState};
+use crate::model::call::KeepCalls;
 use crate::model::status::{ServerRecord, ServerStatus, Session, Verdict};
 use crate::model::update::{Body, Filter, Update};
 use crate::model::vault::KeyBackend;
@@ -115,11 +119,13 @@ pub struct StoreConfig {
     pub tail: usize,
     /// Questions can be read for this long after their end; of all, the last 10,000.
     pub keep_ended_questions: Duration,
+    /// What is kept of calls that have ended.
+    pub keep_calls: KeepCalls,
 }
 
 impl StoreConfig {
-    /// The defaults: 100,000 updates, 24 hours, 256 MiB, 4096 updates in memory, ended questions for 24 hours, and the
-    /// credentials directory that the environment variable `CREDENTIALS_DIRECTORY` names.
+    /// The defaults: 100,000 updates, 24 hours, 256 MiB, 4096 updates in memory, ended questions for 24 hours, those of
+    /// [`KeepCalls`], and the credentials directory that the environment variable `CREDENTIALS_DIRECTORY` names.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -132,6 +138,7 @@ impl StoreConfig {
             keep_bytes: 256 << 20,
             tail: 4096,
             keep_ended_questions: Duration::from_hours(24),
+            keep_calls: KeepCalls::default(),
         }
     }
 }
@@ -155,13 +162,14 @@ struct Inner {
     head: watch::Receiver<Revision>,
     sealer: Arc<Sealer>,
     log_id: LogId,
+    keep_calls: KeepCalls,
 }
 
 impl Store {
     /// Opens the database, or creates it. Returns every server with its secrets opened, ordered by namespace and id.
     /// Blocks: call it before there is a runtime, or on a blocking thread.
     ///
-    /// Pending questions end as void, since nobody waits for their answers any more. The status of every server starts
+    /// Pending questions end as void, since nobody waits for their answers any more, but those of calls that rest. The status of every server starts
     /// over, as connecting or disconnected. Both are in the update log.
     ///
     /// A server whose secrets do not open (its row was tampered with) is returned without them, with `connect` off and
@@ -185,6 +193,7 @@ impl Store {
             keep_bytes,
             tail,
             keep_ended_questions,
+            keep_calls,
             ..
         } = config;
         lock::prepare_dir(&data_dir)?;
@@ -206,6 +215,7 @@ impl Store {
             age: keep_age,
             bytes: keep_bytes,
             ended_questions: keep_ended_questions,
+            calls: keep_calls,
         };
         let probe = Probe::generate();
         let mut writer = Writer::new(connection, lock, Arc::clone(&tail), head_sender, bounds);
@@ -233,6 +243,7 @@ impl Store {
             head,
             sealer: Arc::new(sealer),
             log_id,
+            keep_calls,
         }));
         Ok((store, records))
     }
@@ -269,13 +280,14 @@ impl Store {
         self.durable(rename).await
     }
 
-    /// Removes a server with its secrets. Its pending questions end as void before it; ended questions can still be
+    /// Removes a server with its secrets. Calls to it end as failed and its pending questions as void before it; ended questions can still be
     /// read for their time. Durable. Returns the revision of the removal.
     ///
     /// # Errors
     /// [`Reason::ServerNotFound`], [`Reason::StoreFailed`].
     pub async fn remove_server(&self, key: ServerKey) -> Result<Revision> {
-        self.durable(move |changes| servers::remove(changes, &key))
+        let (sealer, keep) = (Arc::clone(&self.0.sealer), self.0.keep_calls);
+        self.durable(move |changes| servers::remove(changes, &sealer, &key, keep))
             .await
     }
 
@@ -312,77 +324,6 @@ impl Store {
         self.0.writes.write(Durability::Lazy, run).await
     }
 
-    /// Inserts a question. Durable.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`], also if its id exists.
-    pub async fn put_question(&self, question: Question) -> Result<Revision> {
-        self.durable(move |changes| questions::put(changes, question))
-            .await
-    }
-
-    /// Ends a pending question and returns it. Of several that try, one succeeds. Durable.
-    ///
-    /// # Errors
-    /// [`Reason::AlreadyResolved`] if it has ended (the message and facts say how and when),
-    /// [`Reason::ElicitationNotFound`], [`Reason::StoreFailed`].
-    pub async fn end_question(
-        &self,
-        id: ElicitationId,
-        namespace: Namespace,
-        state: QuestionState,
-    ) -> Result<Question> {
-        self.durable(move |changes| questions::end(changes, &namespace, &id, state))
-            .await
-    }
-
-    /// Ends every pending question of a server as void, for example because its connection is gone. Durable. Returns
-    /// their ids, oldest first.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn void_questions(&self, key: ServerKey) -> Result<Vec<ElicitationId>> {
-        self.durable(move |changes| questions::void(changes, Some(&key)))
-            .await
-    }
-
-    /// One question, pending or ended.
-    ///
-    /// # Errors
-    /// [`Reason::ElicitationNotFound`] if it is unknown, of another namespace, or no longer kept;
-    /// [`Reason::StoreFailed`].
-    pub async fn question(&self, namespace: Namespace, id: ElicitationId) -> Result<Question> {
-        let run = move |connection: &Connection| questions::one(connection, &namespace, &id);
-        self.0.reads.read(run).await
-    }
-
-    /// Up to `limit` questions of a namespace behind the id `after`, oldest first, but only the first of them with
-    /// 1 MiB together, and whether there are more. An empty list of servers or states means "all".
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn questions(
-        &self,
-        namespace: Namespace,
-        server_ids: Vec<ServerId>,
-        states: Vec<QuestionState>,
-        after: Option<ElicitationId>,
-        limit: usize,
-    ) -> Result<(Vec<Question>, bool)> {
-        let list = questions::List {
-            namespace: Some(namespace),
-            server_ids,
-            states,
-            after,
-            limit,
-            bytes: READ_BYTES,
-        };
-        self.0
-            .reads
-            .read(move |connection| list.read(connection))
-            .await
-    }
-
     /// Whether a server was ever registered in the namespace.
     ///
     /// # Errors
@@ -406,7 +347,7 @@ impl Store {
         self.0.reads.read(run).await
     }
 
-    /// Everything that matches at one moment (servers, then pending questions), and the revision of that moment:
+    /// Everything that matches at one moment (servers, pending questions, calls that have not ended), and the revision of that moment:
     /// [`Store::updates_after`] that revision misses nothing.
     ///
     /// # Errors
@@ -418,6 +359,7 @@ impl Store {
             let mut bodies = Vec::new();
             servers::snapshot(&transaction, &filter, &mut bodies)?;
             questions::snapshot(&transaction, &filter, &mut bodies)?;
+            calls::snapshot(&transaction, &filter, &mut bodies)?;
             Ok((revision, bodies))
         };
         self.0.reads.read(run).await

@@ -1,20 +1,27 @@
 //! Rows of questions.
 //!
-//! Never stores an answer, and never changes a question that has ended.
+//! Never changes a question that has ended. The answer to a question of a call that rests is sealed into the row until the call
+//! goes on; no other answer is ever stored.
 
 use std::time::Duration;
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
+use super::calls;
 use super::log::Changes;
+use super::seal::Sealer;
 use super::{count, unreadable};
 use crate::base::{
     CallId, Clock, ElicitationId, Namespace, Revision, ServerId, ServerKey, Timestamp,
 };
 use crate::error::{Error, Reason, Result};
-use crate::model::question::{Mode, Question, QuestionState};
+use crate::model::call::{Answered, QuestionLimits};
+use crate::model::question::{Answer, Mode, Question, QuestionState};
 use crate::model::update::{Body, Filter, Kind};
+
+/// What an answer is sealed for.
+pub(super) const ANSWER: &str = "answer";
 
 /// Ended questions that are kept at most, of all namespaces together.
 const KEEP_ENDED: usize = 10_000;
@@ -66,14 +73,79 @@ fn read(row: &Row<'_>) -> Result<Question> {
     })
 }
 
+/// Inserts a question of a call that is under way, or of none.
+///
+/// # Errors
+/// TOO_MANY if too many are pending.
+pub(super) fn put(
+    changes: &mut Changes<'_>,
+    question: Question,
+    limits: QuestionLimits,
+) -> Result<Revision> {
+    admit(changes.connection, std::slice::from_ref(&question), limits)?;
+    let call = question.call_id.clone();
+    let revision = insert(changes, question)?;
+    if let Some(call) = call {
+        calls::note_questions(changes, &call)?;
+    }
+    Ok(revision)
+}
+
+/// Whether so many more questions of one server may be pending.
+///
+/// # Errors
+/// TOO_MANY, which names the limit.
+pub(super) fn admit(
+    connection: &Connection,
+    asked: &[Question],
+    limits: QuestionLimits,
+) -> Result<()> {
+    let Some(first) = asked.first() else {
+        return Ok(());
+    };
+    let server = &first.server;
+    let pending: i64 = connection
+        .prepare_cached(
+            "SELECT count(*) FROM elicitations WHERE namespace = ?1 AND server_id = ?2 AND state = 'pending'",
+        )?
+        .query_row([server.namespace.as_str(), server.id.as_str()], |row| {
+            row.get(0)
+        })?;
+    if pending.saturating_add(count(asked.len())) > count(limits.per_server) {
+        return Err(Error::new(
+            Reason::TooMany,
+            format!(
+                "the server `{server}` has {pending} unanswered questions, and {} is the limit \
+                 (questions.max_pending_per_server)",
+                limits.per_server
+            ),
+        ));
+    }
+    let bytes: i64 = connection
+        .prepare_cached("SELECT coalesce(sum(bytes), 0) FROM elicitations WHERE state = 'pending'")?
+        .query_row([], |row| row.get(0))?;
+    let more: usize = asked.iter().map(Question::bytes).sum();
+    if bytes.saturating_add(count(more)) > count(limits.bytes) {
+        return Err(Error::new(
+            Reason::TooMany,
+            format!(
+                "all servers together have {bytes} bytes of unanswered questions, and {} is the limit \
+                 (questions.max_pending_bytes)",
+                limits.bytes
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// Inserts a question.
-pub(super) fn put(changes: &mut Changes<'_>, question: Question) -> Result<Revision> {
+pub(super) fn insert(changes: &mut Changes<'_>, question: Question) -> Result<Revision> {
     changes
         .connection
         .prepare_cached(
             "INSERT INTO elicitations (id, namespace, server_id, server_name, call_id, mode, message,
-                 requested_schema, url, state, created, expires, resolved, request)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                 requested_schema, url, state, created, expires, resolved, request, bytes)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         )?
         .execute(params![
             question.id.as_str(),
@@ -93,16 +165,17 @@ pub(super) fn put(changes: &mut Changes<'_>, question: Question) -> Result<Revis
             question.expires.0,
             question.resolved.map(|resolved| resolved.0),
             question.request,
+            count(question.bytes()),
         ])?;
     changes.question(question)
 }
 
-/// Ends a question if it is pending: the one place that decides which end it gets.
+/// Ends a question if it is pending: the one place that decides which end it gets. `answer` is kept, sealed, if its call rests.
 pub(super) fn end(
     changes: &mut Changes<'_>,
-    namespace: &Namespace,
-    id: &ElicitationId,
+    (namespace, id): (&Namespace, &ElicitationId),
     state: QuestionState,
+    answer: Option<&[u8]>,
 ) -> Result<Question> {
     if state == QuestionState::Pending {
         return Err(Error::internal("pending is not an end of a question"));
@@ -116,29 +189,157 @@ pub(super) fn end(
     changes
         .connection
         .prepare_cached(
-            "UPDATE elicitations SET state = ?2, resolved = ?3 WHERE id = ?1 AND state = 'pending'",
+            "UPDATE elicitations SET state = ?2, resolved = ?3,
+                 sealed = CASE WHEN EXISTS (SELECT 1 FROM calls WHERE id = call_id AND rests = 1) THEN ?4 END
+             WHERE id = ?1 AND state = 'pending'",
         )?
-        .execute(params![id.as_str(), state_text(state), changes.now.0])?;
+        .execute(params![id.as_str(), state_text(state), changes.now.0, answer])?;
     changes.question(question.clone())?;
+    if let Some(call) = &question.call_id {
+        calls::note_questions(changes, call)?;
+    }
     Ok(question)
 }
 
-/// Ends the pending questions of one server, or all, as void.
+/// Seals the content of an answer.
+pub(super) fn seal_answer(
+    sealer: &Sealer,
+    (namespace, id): (&Namespace, &ElicitationId),
+    content: &str,
+) -> Result<Vec<u8>> {
+    sealer.seal_text(ANSWER, &[namespace.as_str(), id.as_str()], content)
+}
+
+/// What came of the questions of a call, which are no longer kept from then on.
+pub(super) fn take_answers(
+    connection: &Connection,
+    sealer: &Sealer,
+    call: &CallId,
+) -> Result<Vec<Answered>> {
+    let sql = format!("SELECT {COLUMNS}, sealed FROM elicitations WHERE call_id = ?1 ORDER BY id");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query([call.as_str()])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let question = read(row)?;
+        let sealed: Option<Vec<u8>> = row.get(14)?;
+        let answer = match (question.state, sealed) {
+            (QuestionState::Answered, None) => Answer::Accept(None),
+            (QuestionState::Answered, Some(sealed)) => {
+                let bound_to = [question.server.namespace.as_str(), question.id.as_str()];
+                let content = sealer.open_text(ANSWER, &bound_to, &sealed);
+                Answer::Accept(Some(
+                    content.ok_or_else(|| unreadable("answer to question", &question.id))?,
+                ))
+            }
+            (QuestionState::Declined, _) => Answer::Decline,
+            _ => Answer::Cancel,
+        };
+        all.push(Answered {
+            id: question.id,
+            state: question.state,
+            answer,
+        });
+    }
+    connection
+        .prepare_cached(
+            "UPDATE elicitations SET sealed = NULL WHERE call_id = ?1 AND sealed IS NOT NULL",
+        )?
+        .execute([call.as_str()])?;
+    Ok(all)
+}
+
+/// Ends the pending questions of a call.
+pub(super) fn end_of_call(
+    changes: &mut Changes<'_>,
+    call: &CallId,
+    state: QuestionState,
+) -> Result<()> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM elicitations WHERE call_id = ?1 AND state = 'pending' ORDER BY id"
+    );
+    let pending = {
+        let mut statement = changes.connection.prepare_cached(&sql)?;
+        let mut rows = statement.query([call.as_str()])?;
+        let mut pending = Vec::new();
+        while let Some(row) = rows.next()? {
+            pending.push(read(row)?);
+        }
+        pending
+    };
+    for question in pending {
+        end(
+            changes,
+            (&question.server.namespace, &question.id),
+            state,
+            None,
+        )?;
+    }
+    changes
+        .connection
+        .prepare_cached(
+            "UPDATE elicitations SET sealed = NULL WHERE call_id = ?1 AND sealed IS NOT NULL",
+        )?
+        .execute([call.as_str()])?;
+    Ok(())
+}
+
+/// Ends questions of calls that rest, at most `chunk`, whose time is over; tells how many.
+pub(super) fn expire(changes: &mut Changes<'_>, chunk: usize) -> Result<usize> {
+    let over: Vec<(String, String)> = {
+        let mut statement = changes.connection.prepare_cached(
+            "SELECT namespace, id FROM elicitations WHERE state = 'pending' AND expires <= ?1
+             AND call_id IN (SELECT id FROM calls WHERE rests = 1) ORDER BY expires LIMIT ?2",
+        )?;
+        let rows = statement.query_map([changes.now.0, count(chunk)], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+        rows.collect::<Result<_, _>>()?
+    };
+    for (namespace, id) in &over {
+        end(
+            changes,
+            (
+                &Namespace::new(namespace.as_str()),
+                &ElicitationId::new(id.as_str()),
+            ),
+            QuestionState::Expired,
+            None,
+        )?;
+    }
+    Ok(over.len())
+}
+
+/// When the next question of a call that rests expires.
+pub(super) fn next_expiry(connection: &Connection) -> Result<Option<Timestamp>> {
+    Ok(connection
+        .prepare_cached(
+            "SELECT expires FROM elicitations WHERE state = 'pending'
+             AND call_id IN (SELECT id FROM calls WHERE rests = 1) ORDER BY expires LIMIT 1",
+        )?
+        .query_row([], |row| row.get(0))
+        .optional()?
+        .map(Timestamp))
+}
+
+/// Ends the pending questions of one server, or all, as void; but those of calls that rest, which wait for no server.
 pub(super) fn void(
     changes: &mut Changes<'_>,
     server: Option<&ServerKey>,
 ) -> Result<Vec<ElicitationId>> {
-    let ended = of_server(changes.connection, server, Some(QuestionState::Pending))?;
-    let end = |question: Question| {
-        end(
-            changes,
-            &question.server.namespace,
-            &question.id,
-            QuestionState::Void,
-        )?;
-        Ok(question.id)
-    };
-    ended.into_iter().map(end).collect()
+    let pending = of_server(changes.connection, server, Some(QuestionState::Pending))?;
+    let mut ended = Vec::new();
+    for question in pending {
+        if let Some(call) = &question.call_id
+            && calls::rests(changes.connection, call)?
+        {
+            continue;
+        }
+        let which = (&question.server.namespace, &question.id);
+        end(changes, which, QuestionState::Void, None)?;
+        ended.push(question.id);
+    }
+    Ok(ended)
 }
 
 /// Gives every question of a server to another one. Pending ones are deleted at the one and appear at the other, so that
@@ -295,7 +496,8 @@ pub(super) fn prune(
     connection
         .prepare_cached(
             "DELETE FROM elicitations WHERE id IN (
-                 SELECT id FROM elicitations WHERE resolved IS NOT NULL AND resolved < ?1 ORDER BY resolved LIMIT ?2)",
+                 SELECT id FROM elicitations WHERE resolved IS NOT NULL AND resolved < ?1
+                 AND NOT EXISTS (SELECT 1 FROM calls WHERE id = call_id AND rests = 1) ORDER BY resolved LIMIT ?2)",
         )?
         .execute([oldest, count(chunk)])?;
     let ended: i64 = connection
@@ -306,7 +508,8 @@ pub(super) fn prune(
         connection
             .prepare_cached(
                 "DELETE FROM elicitations WHERE id IN (
-                     SELECT id FROM elicitations WHERE resolved IS NOT NULL ORDER BY resolved LIMIT ?1)",
+                     SELECT id FROM elicitations WHERE resolved IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM calls WHERE id = call_id AND rests = 1) ORDER BY resolved LIMIT ?1)",
             )?
             .execute([excess.min(count(chunk))])?;
     }

@@ -11,8 +11,10 @@ use std::path::PathBuf;
 use rusqlite::{Connection, params_from_iter};
 
 use super::auth;
+use super::calls;
 use super::key::{self, Key, KeySource};
 use super::lock::{self, DirLock};
+use super::questions;
 use super::seal::{self, Sealer};
 use super::{Access, DATABASE, KEY_CHECK, StoreConfig, connect, meta, meta_put, migrate};
 use crate::error::{Error, Result};
@@ -57,6 +59,18 @@ const SEALED: &[Sealed] = &[
         table: "sign_ins",
         purpose: auth::SIGN_IN,
         bound_to: &["namespace", "server_id", "id"],
+        needed: true,
+    },
+    Sealed {
+        table: "calls",
+        purpose: calls::CALL,
+        bound_to: &["namespace", "id"],
+        needed: true,
+    },
+    Sealed {
+        table: "elicitations",
+        purpose: questions::ANSWER,
+        bound_to: &["namespace", "id"],
         needed: true,
     },
 ];

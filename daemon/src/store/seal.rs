@@ -144,6 +144,17 @@ impl Sealer {
         parts.try_into().ok()
     }
 
+    /// Seals a text for a row that these values name.
+    pub(super) fn seal_text(&self, purpose: &str, row: &[&str], text: &str) -> Result<Vec<u8>> {
+        self.seal(&associated(purpose, row), text.as_bytes())
+    }
+
+    /// The text that was sealed for this row; `None` if it does not open.
+    pub(super) fn open_text(&self, purpose: &str, row: &[&str], blob: &[u8]) -> Option<String> {
+        let plain = self.open(&associated(purpose, row), blob)?;
+        std::str::from_utf8(&plain).ok().map(str::to_owned)
+    }
+
     /// The same for another key: opened with this one, sealed with the other. `None` if it does not open.
     pub(super) fn reseal(
         &self,

@@ -5,12 +5,14 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::auth;
+use super::calls;
 use super::log::Changes;
 use super::questions;
 use super::seal::Sealer;
 use super::{count, json, unreadable};
 use crate::base::{Namespace, Revision, ServerId, ServerKey, Timestamp};
 use crate::error::{Error, Reason, Result};
+use crate::model::call::KeepCalls;
 use crate::model::spec::ServerSpec;
 use crate::model::status::{
     ConnectionState, Failure, ServerRecord, ServerStatus, ServerView, Session, Verdict,
@@ -152,11 +154,18 @@ pub(super) fn rename(
     put(changes, record, status, sealed)?;
     auth::give_all(changes, sealer, authorizations, &record.key)?;
     questions::move_all(changes, old, &record.key)?;
+    calls::move_all(changes, old, &record.key)?;
     super::log::head(changes.connection)
 }
 
-/// Removes a server; its pending questions end first.
-pub(super) fn remove(changes: &mut Changes<'_>, key: &ServerKey) -> Result<Revision> {
+/// Removes a server; the calls to it and its pending questions end first.
+pub(super) fn remove(
+    changes: &mut Changes<'_>,
+    sealer: &Sealer,
+    key: &ServerKey,
+    keep: KeepCalls,
+) -> Result<Revision> {
+    calls::end_of_server(changes, sealer, key, keep)?;
     questions::void(changes, Some(key))?;
     delete(changes, key)
 }

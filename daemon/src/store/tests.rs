@@ -10,8 +10,9 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
-use crate::base::{Secret, Timestamp};
-use crate::model::question::Mode;
+use crate::base::{ElicitationId, Secret, ServerId, Timestamp};
+use crate::model::call::QuestionLimits;
+use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::rules::ToolRules;
 use crate::model::spec::{
     ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts,
@@ -20,6 +21,10 @@ use crate::model::spec::{
 use crate::model::status::{ConnectionState, Era, Session};
 use crate::model::update::Kind;
 
+const LIMITS: QuestionLimits = QuestionLimits {
+    per_server: 1000,
+    bytes: 64 << 20,
+};
 const SECRET: &str = "Bearer correct-horse-battery-staple";
 
 /// A fresh private directory with a store in it.
@@ -126,6 +131,7 @@ async fn all(store: &Store) -> Vec<Arc<Update>> {
 fn said(update: &Update) -> String {
     let what = match &update.body {
         Body::Server(view) => format!("{:?}", view.status.state),
+        Body::Call(call) => format!("call {} {:?}", call.id, call.state),
         Body::Elicitation(question) => format!("question {:?}", question.state),
         Body::Deleted { kind, .. } => format!("deleted {kind:?}"),
     };

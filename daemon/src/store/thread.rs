@@ -14,6 +14,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::calls;
 use super::lock::DirLock;
 use super::log::{self, Bounds, Changes, Entry, Tail};
 use super::questions;
@@ -371,10 +372,11 @@ impl Writer {
         let bounds = self.bounds;
         let pruned = self.transaction(Durability::Lazy, |changes| {
             log::prune(changes.connection, bounds, now, chunk)?;
-            questions::prune(changes.connection, bounds.ended_questions, now, chunk)
+            questions::prune(changes.connection, bounds.ended_questions, now, chunk)?;
+            calls::prune(changes.connection, bounds.calls, now, chunk)
         });
         if let Err(failure) = pruned {
-            tracing::warn!(%failure, "old updates and questions could not be pruned");
+            tracing::warn!(%failure, "old updates, questions and calls could not be pruned");
         }
         self.unpruned = 0;
         self.pruned = now;

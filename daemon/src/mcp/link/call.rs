@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::{SemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -17,8 +18,8 @@ use crate::base::load::Counted;
 use crate::base::{CallId, Deadline, ElicitationId};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Unanswered;
-use crate::mcp::era::{InputRequired, Outcome, Request, Task};
-use crate::mcp::protocol::{Message, ObjectWriter, RawJson, code, method};
+use crate::mcp::era::{InputRequired, Outcome, Replies, Request, Task};
+use crate::mcp::protocol::{Message, RawJson, code, method};
 use crate::mcp::transport::{Loss, Sent};
 use crate::model::spec::LogLevel;
 use crate::model::status::Era;
@@ -47,6 +48,64 @@ pub enum CallEvent {
     },
 }
 
+/// Who watches a call. Cheap to clone; a listener is told until it is dropped, or all clones are.
+#[derive(Clone, Debug, Default)]
+pub struct Listeners(Arc<Mutex<Vec<mpsc::Sender<CallEvent>>>>);
+
+impl Listeners {
+    /// One more listens. It misses what was told before, and progress, log messages and states of tasks while it does not
+    /// keep up.
+    pub fn add(&self, listener: mpsc::Sender<CallEvent>) {
+        self.all().push(listener);
+    }
+
+    /// Those of another list listen too.
+    pub fn add_all(&self, others: &Self) {
+        let others = others.all().clone();
+        self.all().extend(others);
+    }
+
+    /// There is nothing more to hear.
+    pub fn close(&self) {
+        self.all().clear();
+    }
+
+    /// Tells all who keep up.
+    fn tell(&self, event: &CallEvent) {
+        self.all().retain(|listener| {
+            let sent = listener.try_send(event.clone());
+            !matches!(sent, Err(mpsc::error::TrySendError::Closed(_)))
+        });
+    }
+
+    /// Tells all of questions, and waits for those who do not keep up: nobody may miss that.
+    pub async fn announce(&self, questions: Vec<ElicitationId>) {
+        let event = CallEvent::InputRequired(questions);
+        let all = self.all().clone();
+        // An app may have stopped reading: its own call waits, nothing else does.
+        let _gone = join_all(all.iter().map(|listener| listener.send(event.clone()))).await;
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<mpsc::Sender<CallEvent>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<mpsc::Sender<CallEvent>> for Listeners {
+    fn from(listener: mpsc::Sender<CallEvent>) -> Self {
+        Self(Arc::new(Mutex::new(vec![listener])))
+    }
+}
+
+/// How a server has answered a call.
+#[derive(Clone, Debug)]
+pub enum Answered {
+    /// With the result.
+    Complete(RawJson),
+    /// It needs something first, and has let go of the call: to be made again with what it needs.
+    Asked(InputRequired),
+}
+
 /// Bounds and listeners of one call.
 #[derive(Clone, Debug)]
 pub struct CallOptions {
@@ -58,8 +117,8 @@ pub struct CallOptions {
     pub call_timeout: Duration,
     /// Bound on silence of the server.
     pub idle_timeout: Duration,
-    /// Where progress, log messages and questions go. A reader that does not keep up loses progress and log messages.
-    pub events: Option<mpsc::Sender<CallEvent>>,
+    /// Where progress, log messages and questions go.
+    pub events: Option<Listeners>,
 }
 
 /// Why a call has no result.
@@ -104,7 +163,7 @@ pub struct Running {
     log_level: Option<LogLevel>,
     /// Id of its request that is under way.
     request_id: AtomicU64,
-    events: Option<mpsc::Sender<CallEvent>>,
+    events: Option<Listeners>,
     /// Questions that are open: while there are any, the server's time does not run.
     questions: watch::Sender<usize>,
     /// The task that it is.
@@ -123,8 +182,7 @@ impl Running {
     /// Tells the app that the call waits for answers.
     pub async fn announce(&self, questions: Vec<ElicitationId>) {
         if let Some(events) = &self.events {
-            // The app may have stopped reading: its own call waits, nothing else does.
-            let _ = events.send(CallEvent::InputRequired(questions)).await;
+            events.announce(questions).await;
         }
     }
 
@@ -136,7 +194,7 @@ impl Running {
             .log_level
             .is_some_and(|wanted| level.is_none_or(|level| level >= wanted))
         {
-            self.tell(CallEvent::Log(params));
+            self.tell(&CallEvent::Log(params));
         }
     }
 
@@ -167,13 +225,13 @@ impl Running {
         if *known != now {
             known.clone_from(&now);
             let (status, message) = now;
-            self.tell(CallEvent::Task { status, message });
+            self.tell(&CallEvent::Task { status, message });
         }
     }
 
-    pub(super) fn tell(&self, event: CallEvent) {
+    pub(super) fn tell(&self, event: &CallEvent) {
         if let Some(events) = &self.events {
-            let _ = events.try_send(event);
+            events.tell(event);
         }
     }
 }
@@ -202,7 +260,8 @@ impl Drop for Pause {
 }
 
 impl Link {
-    /// Makes a call for an app, through every question of the server, to its result.
+    /// Makes a call for an app, through every question that the server pushes, to its result, or to where it has to be made
+    /// again with what the server needs. `first` if it never was made before.
     ///
     /// Dropping the future cancels the call at the server at once and ends its open questions as cancelled. `patience` is
     /// the call's, however often it is made.
@@ -214,7 +273,8 @@ impl Link {
         mut request: Request,
         options: &CallOptions,
         patience: &mut Patience,
-    ) -> std::result::Result<RawJson, CallFailure> {
+        first: bool,
+    ) -> std::result::Result<Answered, CallFailure> {
         let _permit = self.admit()?;
         let level = self.raise_log_level(request.log_level);
         tokio::select! {
@@ -222,51 +282,40 @@ impl Link {
             () = options.deadline.elapsed() => return Err(deadline_over().into()),
         }
         let call = self.enter(request.log_level, options);
-        let fixed = request.params.len();
-        let (mut rounds, mut waits) = (0, 0);
+        let mut waits = 0;
         loop {
-            let first = rounds == 0 && waits == 0;
-            let result = self
-                .round(&request, &call.running, patience, options.deadline, first)
-                .await?;
+            let first = first && waits == 0;
+            let round = self.round(&request, &call.running, patience, options.deadline, first);
+            let result = match round.await {
+                Ok(result) => result,
+                Err(failure) => {
+                    let asked = failure.error.rpc();
+                    let asked = asked.and_then(|rpc| self.dialect.elicitations_required(rpc));
+                    return asked.map(Answered::Asked).ok_or(failure);
+                }
+            };
             let asked = match self.dialect.decode(&request, result)? {
-                Outcome::Complete(result) => return Ok(result),
+                Outcome::Complete(result) => return Ok(Answered::Complete(result)),
                 Outcome::InputRequired(asked) => asked,
                 Outcome::Task(task) => {
                     // Boxed: most calls are none, and need not carry the room for it.
                     let outcome = self.follow(task, &call.running, patience, options.deadline);
-                    return Box::pin(outcome).await;
+                    return Box::pin(outcome).await.map(Answered::Complete);
                 }
             };
-            if asked.requests.is_empty() {
-                // The server only wants to be asked again, for example while the user is elsewhere: not all at once.
-                let pause = AGAIN.0.saturating_mul(1 << waits.min(8)).min(AGAIN.1);
-                let pause = pin!(tokio::time::sleep(pause));
-                self.within(pause, &call.running, patience, options.deadline)
-                    .await?;
-                waits += 1;
-            } else if rounds == self.max_rounds {
-                return Err(Error::new(
-                    Reason::UpstreamProtocol,
-                    format!(
-                        "the server asked for more input {} times (limits.rounds)",
-                        rounds + 1
-                    ),
-                )
-                .into());
-            } else {
-                rounds += 1;
+            if !asked.requests.is_empty() {
+                return Ok(Answered::Asked(asked));
             }
-            let answers = self
-                .answer_all(&asked, &call.running, options.deadline)
+            // The server only wants to be asked again, for example while the user is elsewhere: not all at once.
+            let pause = AGAIN.0.saturating_mul(1 << waits.min(8)).min(AGAIN.1);
+            let pause = pin!(tokio::time::sleep(pause));
+            self.within(pause, &call.running, patience, options.deadline)
                 .await?;
-            request.params.truncate(fixed);
-            request
-                .params
-                .extend(answers.map(|answers| ("inputResponses", answers)));
-            request
-                .params
-                .extend(asked.state.map(|state| ("requestState", state)));
+            waits += 1;
+            request.replies = Replies {
+                answers: None,
+                state: asked.state,
+            };
             patience.sign_of_life();
         }
     }
@@ -470,43 +519,11 @@ impl Link {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Answers every request of an `input_required` result; `None` if there are none.
-    async fn answer_all(
-        self: &Arc<Self>,
-        asked: &InputRequired,
-        call: &Arc<Running>,
-        deadline: Deadline,
-    ) -> Result<Option<RawJson>> {
-        if asked.requests.is_empty() {
-            return Ok(None);
-        }
-        let answers = asked.requests.iter().map(|one| async {
-            let outcome = self
-                .answer(&one.method, &one.params, Some(Arc::clone(call)))
-                .await;
-            outcome
-                .map(|answer| (one.key.as_str(), answer))
-                .map_err(|unanswered| not_answered(&one.method, unanswered))
-        });
-        let waiting = futures_util::future::try_join_all(answers);
-        let answers = tokio::select! {
-            answers = waiting => answers?,
-            () = deadline.elapsed() => {
-                return Err(Error::new(Reason::DeadlineExceeded, "nobody answered before the deadline of the call"));
-            }
-            () = self.closed.cancelled() => return Err(closed_error()),
-        };
-        let mut responses = ObjectWriter::new();
-        for (key, answer) in answers {
-            responses.raw(key, answer.as_str());
-        }
-        Ok(Some(responses.finish()))
-    }
 }
 
 /// Why a call goes on no more whose server asked for something and gets no answer.
-pub(super) fn not_answered(method: &str, unanswered: Unanswered) -> Error {
+#[must_use]
+pub fn not_answered(method: &str, unanswered: Unanswered) -> Error {
     match unanswered {
         Unanswered::Refused(rpc) => Error::new(
             Reason::NotSupported,

@@ -30,6 +30,21 @@ impl Patience {
         }
     }
 
+    /// How much is left of the bound on the whole call; see [`Patience::with`].
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.left
+    }
+
+    /// The clocks of a call that has rested, of which so much was left.
+    #[must_use]
+    pub fn with(options: &CallOptions, left: Duration) -> Self {
+        Self {
+            left,
+            ..Self::new(options)
+        }
+    }
+
     /// Starts or stops both clocks.
     pub(super) fn run(&mut self, run: bool) {
         let now = Clock.now();

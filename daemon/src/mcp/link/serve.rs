@@ -123,7 +123,7 @@ impl Link {
             }
             method::PROGRESS => {
                 if let Some(call) = origin.cloned().or_else(|| self.by_progress(&params)) {
-                    call.tell(CallEvent::Progress(params));
+                    call.tell(&CallEvent::Progress(params));
                     call.sign_of_life();
                 }
             }

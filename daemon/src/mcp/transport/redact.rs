@@ -89,6 +89,6 @@ mod tests {
             Error::new(Reason::Internal, "you sent s3cret-token").with("said", "s3cret-token!");
         let error = redactor.error(error);
         assert_eq!(error.message(), "you sent ***");
-        assert_eq!(error.facts(), [("said", "***!".to_owned())]);
+        assert_eq!(error.facts(), [("said".into(), "***!".to_owned())]);
     }
 }

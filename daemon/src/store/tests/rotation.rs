@@ -281,7 +281,11 @@ async fn a_start_whose_medium_forgets_is_refused() {
     raw(&config.data_dir).execute_batch(forgetful).unwrap();
     let refused = Store::open(config.clone()).err().unwrap();
     assert!(refused.message().contains("does not keep"), "{refused}");
-    assert!(refused.facts().contains(&("vault", "not_kept".to_owned())));
+    assert!(
+        refused
+            .facts()
+            .contains(&("vault".into(), "not_kept".to_owned()))
+    );
     raw(&config.data_dir)
         .execute_batch("DROP TRIGGER forgetful")
         .unwrap();

@@ -26,11 +26,11 @@ async fn everything_is_there_after_a_restart() {
         assert!(revision.unwrap() <= *store.head().borrow());
     }
     let asked = question("a");
-    store.put_question(asked.clone()).await.unwrap();
+    store.put_question(asked.clone(), LIMITS).await.unwrap();
     let token = store.resume_token(*store.head().borrow());
     store.close().await.unwrap();
     store.close().await.unwrap();
-    let late = store.put_question(question("a")).await.unwrap_err();
+    let late = store.put_question(question("a"), LIMITS).await.unwrap_err();
     assert_eq!(late.reason(), Reason::StoreFailed);
     drop(store);
 
@@ -401,12 +401,12 @@ async fn a_full_disk_is_an_error_that_loses_nothing() {
     limit(1).await.unwrap();
     let mut big = question("a");
     big.message = "x".repeat(1 << 20);
-    let full = store.put_question(big.clone()).await.unwrap_err();
+    let full = store.put_question(big.clone(), LIMITS).await.unwrap_err();
     assert_eq!(full.reason(), Reason::StoreFailed);
     assert!(full.message().contains("the disk is full"), "{full}");
     assert_eq!(*store.head().borrow(), Revision(1));
     limit(1 << 20).await.unwrap();
-    store.put_question(big).await.unwrap();
+    store.put_question(big, LIMITS).await.unwrap();
     assert_eq!(
         story(&store).await,
         ["a Disconnected", "a question Pending"]
@@ -423,7 +423,7 @@ async fn a_write_that_could_not_begin_says_why() {
         Ok(changes.connection.execute_batch("PRAGMA query_only = 1")?)
     });
     read_only.await.unwrap();
-    let refused = store.put_question(question("a")).await.unwrap_err();
+    let refused = store.put_question(question("a"), LIMITS).await.unwrap_err();
     assert!(refused.message().contains("cannot be written"), "{refused}");
 }
 

@@ -1,0 +1,250 @@
+//! What waits for answers: questions, and calls that are kept.
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::{READ_BYTES, Store, calls, log, no_such_call, questions};
+use crate::base::{CallId, ElicitationId, Namespace, Revision, ServerId, ServerKey, Timestamp};
+use crate::error::Result;
+use crate::model::call::{
+    Begun, Call, CallState, GoneOn, NewCall, Outcome, QuestionLimits, Unended,
+};
+use crate::model::question::{Answer, Question, QuestionState};
+
+#[expect(unused_imports, reason = "named in documentation")]
+use crate::error::Reason;
+
+/// Questions whose time is over are ended so many at a time.
+const EXPIRED: usize = 256;
+
+impl Store {
+    /// Inserts a question of a call that is under way, or of none. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::TooMany`]; [`Reason::StoreFailed`], also if its id exists.
+    pub async fn put_question(
+        &self,
+        question: Question,
+        limits: QuestionLimits,
+    ) -> Result<Revision> {
+        self.durable(move |changes| questions::put(changes, question, limits))
+            .await
+    }
+
+    /// Ends a pending question and returns it. Of several that try, one succeeds. The content of the answer is kept, sealed,
+    /// until [`Store::go_on`] if its call rests, and else never stored. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::AlreadyResolved`] if it has ended (the message and facts say how and when),
+    /// [`Reason::ElicitationNotFound`], [`Reason::StoreFailed`].
+    pub async fn end_question(
+        &self,
+        id: ElicitationId,
+        namespace: Namespace,
+        state: QuestionState,
+        answer: Option<&Answer>,
+    ) -> Result<Question> {
+        let sealed = match answer {
+            Some(Answer::Accept(Some(content))) => {
+                let row = (&namespace, &id);
+                Some(questions::seal_answer(&self.0.sealer, row, content)?)
+            }
+            _ => None,
+        };
+        self.durable(move |changes| {
+            questions::end(changes, (&namespace, &id), state, sealed.as_deref())
+        })
+        .await
+    }
+
+    /// Ends every pending question of a server as void, for example because its connection is gone. Durable. Returns
+    /// their ids, oldest first.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn void_questions(&self, key: ServerKey) -> Result<Vec<ElicitationId>> {
+        self.durable(move |changes| questions::void(changes, Some(&key)))
+            .await
+    }
+
+    /// One question, pending or ended.
+    ///
+    /// # Errors
+    /// [`Reason::ElicitationNotFound`] if it is unknown, of another namespace, or no longer kept;
+    /// [`Reason::StoreFailed`].
+    pub async fn question(&self, namespace: Namespace, id: ElicitationId) -> Result<Question> {
+        let run = move |connection: &Connection| questions::one(connection, &namespace, &id);
+        self.0.reads.read(run).await
+    }
+
+    /// Up to `limit` questions of a namespace behind the id `after`, oldest first, but only the first of them with
+    /// 1 MiB together, and whether there are more. An empty list of servers or states means "all".
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn questions(
+        &self,
+        namespace: Namespace,
+        server_ids: Vec<ServerId>,
+        states: Vec<QuestionState>,
+        after: Option<ElicitationId>,
+        limit: usize,
+    ) -> Result<(Vec<Question>, bool)> {
+        let list = questions::List {
+            namespace: Some(namespace),
+            server_ids,
+            states,
+            after,
+            limit,
+            bytes: READ_BYTES,
+        };
+        self.0
+            .reads
+            .read(move |connection| list.read(connection))
+            .await
+    }
+
+    /// Ends questions of calls that rest whose time is over, a bounded number at a time; tells whether there may be more.
+    /// Durable.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn expire_questions(&self) -> Result<bool> {
+        let run =
+            |changes: &mut log::Changes<'_>| Ok(questions::expire(changes, EXPIRED)? == EXPIRED);
+        self.durable(run).await
+    }
+
+    /// When the next question of a call that rests expires.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn next_expiry(&self) -> Result<Option<Timestamp>> {
+        self.0.reads.read(questions::next_expiry).await
+    }
+
+    /// Puts a call on disk, unless it is there under its request id. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::InvalidField`] if the request id names another call; [`Reason::StoreFailed`].
+    pub async fn begin_call(&self, new: NewCall) -> Result<Begun> {
+        let sealed = self.seal_plan(&new)?;
+        self.durable(move |changes| calls::begin(changes, new, &sealed))
+            .await
+    }
+
+    /// Lays a call to rest until its questions, which are put on the queue with it, have ended. Durable, all or nothing.
+    ///
+    /// # Errors
+    /// [`Reason::AlreadyResolved`] if the call has ended; [`Reason::TooMany`]; [`Reason::StoreFailed`].
+    pub async fn rest_call(
+        &self,
+        new: NewCall,
+        asked: Vec<Question>,
+        limits: QuestionLimits,
+    ) -> Result<()> {
+        let sealed = self.seal_plan(&new)?;
+        self.durable(move |changes| calls::rest(changes, new, &sealed, asked, limits))
+            .await
+    }
+
+    /// Takes up a call whose questions have all ended, with the answers, which are no longer stored from then on. `None`
+    /// if it does not rest, or waits for more: of several that try, one succeeds. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn go_on(&self, id: CallId) -> Result<Option<GoneOn>> {
+        let sealer = Arc::clone(&self.0.sealer);
+        self.durable(move |changes| calls::go_on(changes, &sealer, &id))
+            .await
+    }
+
+    /// Ends a call that is on disk and has not ended, and its pending questions: as void with an error, else as cancelled.
+    /// `None` if there is no such call. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn end_call(
+        &self,
+        namespace: Namespace,
+        id: CallId,
+        outcome: Outcome,
+    ) -> Result<Option<Call>> {
+        let (sealer, keep) = (Arc::clone(&self.0.sealer), self.0.keep_calls);
+        self.durable(move |changes| calls::end(changes, &sealer, (&namespace, &id), &outcome, keep))
+            .await
+    }
+
+    /// The calls that had not ended when the daemon did, oldest first. They are detached from now on. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn unended_calls(&self) -> Result<Vec<Unended>> {
+        self.durable(calls::start_over).await
+    }
+
+    /// A call that is on disk, with what came of it if it has ended.
+    ///
+    /// # Errors
+    /// [`Reason::CallNotFound`], [`Reason::StoreFailed`].
+    pub async fn call(&self, namespace: Namespace, id: CallId) -> Result<(Call, Option<Outcome>)> {
+        let sealer = Arc::clone(&self.0.sealer);
+        let run = move |connection: &Connection| {
+            let found = calls::with_outcome(connection, &sealer, &namespace, &id)?;
+            found.ok_or_else(|| no_such_call(&namespace, id.as_str()))
+        };
+        self.0.reads.read(run).await
+    }
+
+    /// The id of the call that an app made under this request id.
+    ///
+    /// # Errors
+    /// [`Reason::CallNotFound`], [`Reason::StoreFailed`].
+    pub async fn call_by_request(
+        &self,
+        namespace: Namespace,
+        request_id: String,
+    ) -> Result<CallId> {
+        let run = move |connection: &Connection| {
+            let found = calls::by_request(connection, &namespace, &request_id)?;
+            found.ok_or_else(|| no_such_call(&namespace, &request_id))
+        };
+        self.0.reads.read(run).await
+    }
+
+    /// Up to `limit` calls of a namespace that are on disk, behind the id `after`, oldest first. An empty list of servers
+    /// or states means "all".
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn calls(
+        &self,
+        namespace: Namespace,
+        server_ids: Vec<ServerId>,
+        states: Vec<CallState>,
+        after: Option<CallId>,
+        limit: usize,
+    ) -> Result<Vec<Call>> {
+        let list = calls::List {
+            namespace,
+            server_ids,
+            states,
+            after,
+            limit,
+        };
+        self.0
+            .reads
+            .read(move |connection| list.read(connection))
+            .await
+    }
+
+    fn seal_plan(&self, new: &NewCall) -> Result<Vec<u8>> {
+        let call = &new.call;
+        calls::seal(
+            &self.0.sealer,
+            (&call.server.namespace, &call.id),
+            &new.plan,
+        )
+    }
+}
