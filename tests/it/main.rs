@@ -51,6 +51,7 @@ mod matrix;
 mod memory;
 mod odd_tasks;
 mod odd_tools;
+mod outliving;
 mod output_checks;
 mod own_sessions;
 mod peers;
