@@ -29,6 +29,8 @@ pub enum Reason {
     ToolNotFound,
     /// No such question, or its end is long past.
     ElicitationNotFound,
+    /// No such request for an answer of a model, or its end is long past.
+    SamplingRequestNotFound,
     /// The wanted id belongs to another server.
     ServerIdTaken,
     /// The MCP server wants the user to sign in.
@@ -48,6 +50,8 @@ pub enum Reason {
     NotConnected,
     /// The server does not offer what was asked for.
     NotSupported,
+    /// The server asked for something that nobody gave, and that cannot be said to it.
+    InputDeclined,
     /// The question, call or sign-in has ended already.
     AlreadyResolved,
     /// The server was removed, or its connection replaced, while the operation ran.
@@ -97,6 +101,7 @@ impl Reason {
         Self::ServerNotFound,
         Self::ToolNotFound,
         Self::ElicitationNotFound,
+        Self::SamplingRequestNotFound,
         Self::ServerIdTaken,
         Self::SignInRequired,
         Self::SignInNotFound,
@@ -106,6 +111,7 @@ impl Reason {
         Self::AuthorizationUnavailable,
         Self::NotConnected,
         Self::NotSupported,
+        Self::InputDeclined,
         Self::AlreadyResolved,
         Self::Superseded,
         Self::UpstreamUnreachable,
@@ -138,6 +144,7 @@ impl Reason {
             Self::ServerNotFound => "SERVER_NOT_FOUND",
             Self::ToolNotFound => "TOOL_NOT_FOUND",
             Self::ElicitationNotFound => "ELICITATION_NOT_FOUND",
+            Self::SamplingRequestNotFound => "SAMPLING_REQUEST_NOT_FOUND",
             Self::ServerIdTaken => "SERVER_ID_TAKEN",
             Self::SignInRequired => "SIGN_IN_REQUIRED",
             Self::SignInNotFound => "SIGN_IN_NOT_FOUND",
@@ -147,6 +154,7 @@ impl Reason {
             Self::AuthorizationUnavailable => "AUTHORIZATION_UNAVAILABLE",
             Self::NotConnected => "NOT_CONNECTED",
             Self::NotSupported => "NOT_SUPPORTED",
+            Self::InputDeclined => "INPUT_DECLINED",
             Self::AlreadyResolved => "ALREADY_RESOLVED",
             Self::Superseded => "SUPERSEDED",
             Self::UpstreamUnreachable => "UPSTREAM_UNREACHABLE",

@@ -18,6 +18,7 @@ use crate::v1::auth_service_client::AuthServiceClient;
 use crate::v1::elicitation_service_client::ElicitationServiceClient;
 use crate::v1::prompt_service_client::PromptServiceClient;
 use crate::v1::resource_service_client::ResourceServiceClient;
+use crate::v1::sampling_service_client::SamplingServiceClient;
 use crate::v1::server_service_client::ServerServiceClient;
 use crate::v1::tool_service_client::ToolServiceClient;
 use crate::v1::update_service_client::UpdateServiceClient;
@@ -117,6 +118,10 @@ impl Clients {
     service!(
         /// ElicitationService.
         elicitations, ElicitationServiceClient
+    );
+    service!(
+        /// SamplingService.
+        sampling, SamplingServiceClient
     );
     service!(
         /// AuthService.

@@ -230,6 +230,8 @@ reasons! {
     TOOL_NOT_FOUND;
     /// No such question, or its end is long past.
     ELICITATION_NOT_FOUND;
+    /// No such request for an answer of a model, or its end is long past.
+    SAMPLING_REQUEST_NOT_FOUND;
     /// The wanted id belongs to another server.
     SERVER_ID_TAKEN;
     /// The MCP server wants the user to sign in.
@@ -238,6 +240,8 @@ reasons! {
     NOT_CONNECTED;
     /// The server does not offer what was asked for.
     NOT_SUPPORTED;
+    /// The server asked for something that nobody gave, and that cannot be said to it.
+    INPUT_DECLINED;
     /// The question, call or sign-in has ended already.
     ALREADY_RESOLVED;
     /// The server was removed, or its connection replaced, while the operation ran.

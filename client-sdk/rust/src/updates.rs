@@ -18,7 +18,7 @@ use tonic::{Code, Streaming};
 use crate::error::{Error, Reason, Result};
 use crate::proto::update_service_client::UpdateServiceClient;
 use crate::proto::{
-    Elicitation, Server, StreamUpdatesRequest, StreamUpdatesResponse, UpdateKind,
+    Elicitation, SamplingRequest, Server, StreamUpdatesRequest, StreamUpdatesResponse, UpdateKind,
     stream_updates_response, upsert,
 };
 
@@ -65,6 +65,8 @@ pub enum UpdateEvent {
     Server(Box<Server>),
     /// A question is new or has changed; this is its whole new state.
     Elicitation(Box<Elicitation>),
+    /// A request for an answer of a language model is new or has changed; this is its whole new state.
+    Sampling(Box<SamplingRequest>),
     /// Something is gone.
     Deleted {
         /// What it was.
@@ -286,6 +288,7 @@ fn event(event: Option<stream_updates_response::Event>) -> Option<UpdateEvent> {
             upsert::Resource::Elicitation(elicitation) => {
                 UpdateEvent::Elicitation(Box::new(elicitation))
             }
+            upsert::Resource::SamplingRequest(request) => UpdateEvent::Sampling(Box::new(request)),
         },
         stream_updates_response::Event::Delete(delete) => UpdateEvent::Deleted {
             kind: delete.kind(),

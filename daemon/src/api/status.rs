@@ -44,12 +44,14 @@ pub fn code(reason: Reason) -> Code {
         | Reason::ServerNotFound
         | Reason::ToolNotFound
         | Reason::ElicitationNotFound
+        | Reason::SamplingRequestNotFound
         | Reason::SignInNotFound => Code::NotFound,
         Reason::ServerIdTaken => Code::AlreadyExists,
         Reason::SignInRequired
         | Reason::SignInFailed
         | Reason::CredentialsRefused
         | Reason::NotConnected
+        | Reason::InputDeclined
         | Reason::AlreadyResolved
         | Reason::NotAnMcpServer => Code::FailedPrecondition,
         Reason::NotSupported => Code::Unimplemented,
@@ -278,6 +280,7 @@ mod tests {
         SERVER_NOT_FOUND NotFound
         TOOL_NOT_FOUND NotFound
         ELICITATION_NOT_FOUND NotFound
+        SAMPLING_REQUEST_NOT_FOUND NotFound
         SERVER_ID_TAKEN AlreadyExists
         SIGN_IN_REQUIRED FailedPrecondition +PreconditionFailure
         SIGN_IN_NOT_FOUND NotFound
@@ -287,6 +290,7 @@ mod tests {
         AUTHORIZATION_UNAVAILABLE Unavailable +RetryInfo
         NOT_CONNECTED FailedPrecondition +PreconditionFailure
         NOT_SUPPORTED Unimplemented
+        INPUT_DECLINED FailedPrecondition +PreconditionFailure
         ALREADY_RESOLVED FailedPrecondition +PreconditionFailure
         SUPERSEDED Aborted
         UPSTREAM_UNREACHABLE Unavailable +RetryInfo

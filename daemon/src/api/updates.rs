@@ -18,9 +18,10 @@ use v1::stream_updates_response::Event;
 use v1::update_service_server::UpdateService;
 
 use super::context::{RequestContext, bounded};
-use super::{Access, Shared, convert};
+use super::{Access, Shared, convert, model_request};
 use crate::base::{Caller, Clock, Namespace, Revision, ServerId};
 use crate::error::{Error, Reason, Result};
+use crate::model::question::Mode;
 use crate::model::update::{Body, Filter, Kind, Update};
 use crate::store::Store;
 
@@ -110,6 +111,7 @@ impl Updates {
             filter.kinds.push(match v1::UpdateKind::try_from(*kind) {
                 Ok(v1::UpdateKind::Server) => Kind::Server,
                 Ok(v1::UpdateKind::Elicitation) => Kind::Elicitation,
+                Ok(v1::UpdateKind::Sampling) => Kind::Sampling,
                 _ => {
                     return Err(Error::invalid(
                         "kinds",
@@ -192,6 +194,7 @@ impl Subscriber {
                 kind: match kind {
                     Kind::Server => v1::UpdateKind::Server,
                     Kind::Elicitation => v1::UpdateKind::Elicitation,
+                    Kind::Sampling => v1::UpdateKind::Sampling,
                 }
                 .into(),
                 namespace: update.namespace.to_string(),
@@ -227,7 +230,14 @@ fn upsert(body: Body) -> Option<(Namespace, v1::Upsert)> {
         ),
         Body::Elicitation(question) => (
             question.server.namespace.clone(),
-            v1::upsert::Resource::Elicitation(convert::elicitation(*question)),
+            match question.mode {
+                Mode::Form | Mode::Url => {
+                    v1::upsert::Resource::Elicitation(convert::elicitation(*question))
+                }
+                Mode::Sampling => {
+                    v1::upsert::Resource::SamplingRequest(model_request::shown(*question))
+                }
+            },
         ),
         Body::Deleted { .. } => return None,
     };

@@ -66,8 +66,9 @@ impl<'a> Changes<'a> {
     /// Appends that a question is new or has changed.
     pub(super) fn question(&mut self, question: Question) -> Result<Revision> {
         let key = question.server.clone();
+        let kind = Kind::from(question.mode);
         let body = Body::Elicitation(Box::new(question));
-        self.append(key.namespace, key.id, Kind::Elicitation, body)
+        self.append(key.namespace, key.id, kind, body)
     }
 
     /// Appends that something is gone.
@@ -258,6 +259,7 @@ fn update(row: &Row<'_>) -> Result<Update> {
     let kind = match row.get_ref(4)?.as_str() {
         Ok("server") => Kind::Server,
         Ok("elicitation") => Kind::Elicitation,
+        Ok("sampling") => Kind::Sampling,
         _ => return Err(unreadable("kind of update", &revision)),
     };
     let body = row.get_ref(5)?.as_str().ok();
@@ -323,6 +325,7 @@ fn kind_text(kind: Kind) -> &'static str {
     match kind {
         Kind::Server => "server",
         Kind::Elicitation => "elicitation",
+        Kind::Sampling => "sampling",
     }
 }
 

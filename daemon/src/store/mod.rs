@@ -69,7 +69,7 @@ use self::thread::{Durability, ReadThread, WriteThread, Writer};
 use self::token::LogId;
 use crate::base::{ElicitationId, Namespace, Revision, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result};
-use crate::model::question::{Question, QuestionState};
+use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::status::{ServerRecord, ServerStatus, Session, Verdict};
 use crate::model::update::{Body, Filter, Update};
 use crate::model::vault::KeyBackend;
@@ -357,13 +357,14 @@ impl Store {
     }
 
     /// Up to `limit` questions of a namespace behind the id `after`, oldest first, but only the first of them with
-    /// 1 MiB together, and whether there are more. An empty list of servers or states means "all".
+    /// 1 MiB together, and whether there are more. An empty list of modes, servers or states means "all".
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
     pub async fn questions(
         &self,
         namespace: Namespace,
+        modes: &'static [Mode],
         server_ids: Vec<ServerId>,
         states: Vec<QuestionState>,
         after: Option<ElicitationId>,
@@ -371,6 +372,7 @@ impl Store {
     ) -> Result<(Vec<Question>, bool)> {
         let list = questions::List {
             namespace: Some(namespace),
+            modes,
             server_ids,
             states,
             after,
