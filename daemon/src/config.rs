@@ -264,10 +264,13 @@ pub struct QuestionConfig {
     pub expiry: Duration,
     /// Open questions per server. Default 1,000; 1 to 100,000.
     pub max_pending_per_server: usize,
-    /// One question with everything in it, in bytes. Default 256 KiB; 4 KiB to 16 MiB.
+    /// One question to people with everything in it, in bytes. Default 256 KiB; 4 KiB to 16 MiB.
     pub max_bytes: usize,
+    /// One request for an answer of a language model, which may hold a whole conversation, in bytes. Default 1 MiB; 4 KiB
+    /// to 16 MiB.
+    pub max_sampling_bytes: usize,
     /// Open questions of all servers together, in bytes: what a subscriber's snapshot can hold of them. Default 64 MiB;
-    /// `max_bytes` to 1 GiB.
+    /// the larger of the two above to 1 GiB.
     pub max_pending_bytes: usize,
 }
 
@@ -430,6 +433,7 @@ impl Default for QuestionConfig {
             expiry: Duration::from_hours(1),
             max_pending_per_server: 1_000,
             max_bytes: 256 * 1024,
+            max_sampling_bytes: 1024 * 1024,
             max_pending_bytes: 64 * 1024 * 1024,
         }
     }

@@ -35,6 +35,8 @@ pub enum Reason {
     ElicitationNotFound,
     /// No such call, it was not kept, or its end is long past.
     CallNotFound,
+    /// No such request for an answer of a model, or its end is long past.
+    SamplingRequestNotFound,
     /// The wanted id belongs to another server.
     ServerIdTaken,
     /// The MCP server wants the user to sign in.
@@ -54,10 +56,10 @@ pub enum Reason {
     NotConnected,
     /// The server does not offer what was asked for.
     NotSupported,
+    /// The server asked for something that nobody gave, and that cannot be said to it.
+    InputDeclined,
     /// The question, call or sign-in has ended already.
     AlreadyResolved,
-    /// What a server needs for a call was not given, and it cannot be told so.
-    InputDeclined,
     /// The server was removed, or its connection replaced, while the operation ran.
     Superseded,
     /// The server cannot be reached now.
@@ -107,6 +109,7 @@ impl Reason {
         Self::CallNotApproved,
         Self::ElicitationNotFound,
         Self::CallNotFound,
+        Self::SamplingRequestNotFound,
         Self::ServerIdTaken,
         Self::SignInRequired,
         Self::SignInNotFound,
@@ -116,8 +119,8 @@ impl Reason {
         Self::AuthorizationUnavailable,
         Self::NotConnected,
         Self::NotSupported,
-        Self::AlreadyResolved,
         Self::InputDeclined,
+        Self::AlreadyResolved,
         Self::Superseded,
         Self::UpstreamUnreachable,
         Self::NotAnMcpServer,
@@ -151,6 +154,7 @@ impl Reason {
             Self::CallNotApproved => "CALL_NOT_APPROVED",
             Self::ElicitationNotFound => "ELICITATION_NOT_FOUND",
             Self::CallNotFound => "CALL_NOT_FOUND",
+            Self::SamplingRequestNotFound => "SAMPLING_REQUEST_NOT_FOUND",
             Self::ServerIdTaken => "SERVER_ID_TAKEN",
             Self::SignInRequired => "SIGN_IN_REQUIRED",
             Self::SignInNotFound => "SIGN_IN_NOT_FOUND",
@@ -160,8 +164,8 @@ impl Reason {
             Self::AuthorizationUnavailable => "AUTHORIZATION_UNAVAILABLE",
             Self::NotConnected => "NOT_CONNECTED",
             Self::NotSupported => "NOT_SUPPORTED",
-            Self::AlreadyResolved => "ALREADY_RESOLVED",
             Self::InputDeclined => "INPUT_DECLINED",
+            Self::AlreadyResolved => "ALREADY_RESOLVED",
             Self::Superseded => "SUPERSEDED",
             Self::UpstreamUnreachable => "UPSTREAM_UNREACHABLE",
             Self::NotAnMcpServer => "NOT_AN_MCP_SERVER",

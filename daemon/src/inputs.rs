@@ -30,6 +30,7 @@ use crate::store::{Store, already_resolved};
 pub mod destination;
 pub mod form;
 mod life;
+mod sampling;
 
 /// Bounds of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,8 +39,10 @@ pub struct InputsConfig {
     pub expiry: Duration,
     /// Pending questions of one server; a further one is refused.
     pub max_pending_per_server: usize,
-    /// Bytes of one question; a larger one is refused.
+    /// Bytes of one question to people; a larger one is refused.
     pub max_bytes: usize,
+    /// Bytes of one request for an answer of a model, which may hold a whole conversation; a larger one is refused.
+    pub max_sampling_bytes: usize,
     /// Bytes of the pending questions of all servers; a further one is refused.
     pub max_pending_bytes: usize,
 }
@@ -51,15 +54,24 @@ impl InputsConfig {
             bytes: self.max_pending_bytes,
         }
     }
+
+    /// The bound on one question, and the key that sets it.
+    fn most_bytes(&self, mode: Mode) -> (usize, &'static str) {
+        match mode {
+            Mode::Form | Mode::Url => (self.max_bytes, "questions.max_bytes"),
+            Mode::Sampling => (self.max_sampling_bytes, "questions.max_sampling_bytes"),
+        }
+    }
 }
 
 impl Default for InputsConfig {
-    /// One hour, 1000 per server, 256 KiB each, 64 MiB in all.
+    /// One hour, 1000 per server, 256 KiB each or 1 MiB for a model, 64 MiB in all.
     fn default() -> Self {
         Self {
             expiry: Duration::from_hours(1),
             max_pending_per_server: 1000,
             max_bytes: 256 << 10,
+            max_sampling_bytes: 1 << 20,
             max_pending_bytes: 64 << 20,
         }
     }
@@ -198,12 +210,13 @@ impl Inputs {
             resolved: None,
             request: question.request,
         };
-        let (bytes, most) = (question.bytes(), self.0.config.max_bytes);
+        let bytes = question.bytes();
+        let (most, key) = self.0.config.most_bytes(question.mode);
         if bytes > most {
             return Err(Error::new(
                 Reason::MessageTooLarge,
                 format!(
-                    "the server `{}` asks a question of {bytes} bytes, and {most} is the limit (questions.max_bytes)",
+                    "the server `{}` asks a question of {bytes} bytes, and {most} is the limit ({key})",
                     question.server
                 ),
             ));
@@ -277,20 +290,22 @@ impl Inputs {
         Ok(ticket)
     }
 
-    /// Answers a question: the first acceptable answer ends it and goes to whoever waits, and nowhere else. Returns the
-    /// ended question. Dropping the future does not take the answer back once it has begun.
+    /// Answers a question of one of these modes: the first acceptable answer ends it and goes to whoever waits, and nowhere
+    /// else. Returns the ended question. Dropping the future does not take the answer back once it has begun.
     ///
     /// # Errors
     /// [`Reason::InvalidField`] if the content does not fit, and the question stays pending: on `content_json`, or on
-    /// `content_json.<name>` for every member that is wrong, see [`form`];
-    /// [`Reason::AlreadyResolved`], [`Reason::ElicitationNotFound`], [`Reason::StoreFailed`].
+    /// `content_json.<name>` for every member that is wrong, see [`form`]; of what a model is asked, on `result_json` and
+    /// the paths in it;
+    /// [`Reason::AlreadyResolved`], [`Reason::StoreFailed`], and as [`Inputs::get`].
     pub async fn respond(
         &self,
+        modes: &'static [Mode],
         namespace: Namespace,
         id: ElicitationId,
         answer: Answer,
     ) -> Result<Question> {
-        let question = self.0.store.question(namespace.clone(), id.clone()).await?;
+        let question = self.get(modes, namespace.clone(), id.clone()).await?;
         if question.state != QuestionState::Pending {
             return Err(already_resolved(&question));
         }
@@ -324,21 +339,32 @@ impl Inputs {
         self.0.store.void_questions(server).await
     }
 
-    /// One question, pending or ended.
+    /// One question of one of these modes, pending or ended.
     ///
     /// # Errors
-    /// [`Reason::ElicitationNotFound`], [`Reason::StoreFailed`].
-    pub async fn get(&self, namespace: Namespace, id: ElicitationId) -> Result<Question> {
-        self.0.store.question(namespace, id).await
+    /// [`Reason::ElicitationNotFound`], or [`Reason::SamplingRequestNotFound`] where only those are wanted;
+    /// [`Reason::StoreFailed`].
+    pub async fn get(
+        &self,
+        modes: &'static [Mode],
+        namespace: Namespace,
+        id: ElicitationId,
+    ) -> Result<Question> {
+        match self.0.store.question(namespace.clone(), id.clone()).await {
+            Ok(question) if modes.contains(&question.mode) => Ok(question),
+            Err(failure) if failure.reason() != Reason::ElicitationNotFound => Err(failure),
+            _ => Err(not_found(modes, &namespace, &id)),
+        }
     }
 
-    /// Up to `limit` questions of a namespace behind the id `after`, oldest first, but no more than a message should hold,
-    /// and whether there are more. An empty list of servers or states means "all".
+    /// Up to `limit` questions of these modes and of a namespace behind the id `after`, oldest first, but no more than a
+    /// message should hold, and whether there are more. An empty list of servers or states means "all".
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
     pub async fn list(
         &self,
+        modes: &'static [Mode],
         namespace: Namespace,
         server_ids: Vec<ServerId>,
         states: Vec<QuestionState>,
@@ -347,7 +373,7 @@ impl Inputs {
     ) -> Result<(Vec<Question>, bool)> {
         self.0
             .store
-            .questions(namespace, server_ids, states, after, limit)
+            .questions(namespace, modes, server_ids, states, after, limit)
             .await
     }
 
@@ -411,6 +437,10 @@ async fn check(question: &Question, answer: Answer) -> Result<Answer> {
         (Mode::Url, Answer::Accept(Some(_))) => {
             return refuse("a question that opens a URL takes no content");
         }
+        (Mode::Sampling, Answer::Accept(content)) => {
+            let request = question.request.clone();
+            return sampling::accept(request, content.unwrap_or_default()).await;
+        }
         (_, answer) => return Ok(answer),
     };
     let schema = question.requested_schema.clone().unwrap_or_default();
@@ -424,6 +454,21 @@ async fn check(question: &Question, answer: Answer) -> Result<Answer> {
         .map_err(|_| Error::internal("the check of an answer ended early"))?;
     outcome.map_err(refused)?;
     Ok(Answer::Accept(Some(content)))
+}
+
+/// The error for what is not there, or not of these modes.
+fn not_found(modes: &'static [Mode], namespace: &Namespace, id: &ElicitationId) -> Error {
+    let (reason, what) = if modes == Mode::SAMPLING {
+        (
+            Reason::SamplingRequestNotFound,
+            "request for an answer of a model",
+        )
+    } else {
+        (Reason::ElicitationNotFound, "question")
+    };
+    let message =
+        format!("there is no {what} `{id}` in namespace `{namespace}`, or its end is long past");
+    Error::new(reason, message)
 }
 
 /// Says what is wrong with the content of an answer, without its values.

@@ -133,6 +133,7 @@ impl Daemon {
                 expiry: config.questions.expiry,
                 max_pending_per_server: config.questions.max_pending_per_server,
                 max_bytes: config.questions.max_bytes,
+                max_sampling_bytes: config.questions.max_sampling_bytes,
                 max_pending_bytes: config.questions.max_pending_bytes,
             },
         );

@@ -151,7 +151,7 @@ async fn nothing_that_was_acknowledged_is_lost() {
             }
             _ => match mcp_sidecar_tests::updates::upsert(response)? {
                 v1::upsert::Resource::Server(server) => (server.id == marker).then_some(()),
-                v1::upsert::Resource::Elicitation(_) | v1::upsert::Resource::Call(_) => None,
+                _ => None,
             },
         };
         updates.find("the marker", deleted).await;

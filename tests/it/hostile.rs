@@ -27,7 +27,7 @@ async fn stored(app: &Clients) -> BTreeSet<String> {
     let held = app.updates("").await.snapshot().await;
     let ids = held.into_iter().filter_map(|held| match held {
         Resource::Server(server) => Some(server.id),
-        Resource::Elicitation(_) | Resource::Call(_) => None,
+        Resource::Elicitation(_) | Resource::SamplingRequest(_) | Resource::Call(_) => None,
     });
     ids.collect()
 }

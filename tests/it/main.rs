@@ -59,6 +59,8 @@ mod processes;
 mod questions;
 mod reflection;
 mod repeats;
+mod sampling;
+mod sampling_queue;
 mod servers;
 mod sessions;
 mod streams;

@@ -30,7 +30,7 @@ pub(crate) async fn rename(app: &Clients, id: &str, name: String) {
 fn ids(held: &[Resource]) -> Vec<String> {
     let ids = held.iter().filter_map(|resource| match resource {
         Resource::Server(server) => Some(server.id.clone()),
-        Resource::Elicitation(_) | Resource::Call(_) => None,
+        Resource::Elicitation(_) | Resource::SamplingRequest(_) | Resource::Call(_) => None,
     });
     ids.collect()
 }

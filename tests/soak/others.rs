@@ -89,6 +89,7 @@ fn take(world: &World, number: usize, seen: &mut Seen, response: &v1::StreamUpda
     let key = match (&response.event, upsert(response)) {
         (_, Some(Resource::Server(server))) => (true, server.id.clone()),
         (_, Some(Resource::Elicitation(question))) => (false, question.id.clone()),
+        (_, Some(Resource::SamplingRequest(request))) => (false, request.id.clone()),
         (Some(Event::Delete(gone)), _) => (gone.kind() == v1::UpdateKind::Server, gone.id.clone()),
         (Some(Event::SnapshotEnd(_)), _) => {
             seen.since = response.revision;

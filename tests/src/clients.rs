@@ -19,6 +19,7 @@ use crate::v1::call_service_client::CallServiceClient;
 use crate::v1::elicitation_service_client::ElicitationServiceClient;
 use crate::v1::prompt_service_client::PromptServiceClient;
 use crate::v1::resource_service_client::ResourceServiceClient;
+use crate::v1::sampling_service_client::SamplingServiceClient;
 use crate::v1::server_service_client::ServerServiceClient;
 use crate::v1::tool_service_client::ToolServiceClient;
 use crate::v1::update_service_client::UpdateServiceClient;
@@ -122,6 +123,10 @@ impl Clients {
     service!(
         /// CallService.
         calls, CallServiceClient
+    );
+    service!(
+        /// SamplingService.
+        sampling, SamplingServiceClient
     );
     service!(
         /// AuthService.

@@ -28,6 +28,7 @@ pub mod fake_stdio;
 pub mod json;
 pub mod peers;
 pub mod process;
+pub mod sampling;
 pub mod sign_in;
 pub mod stage;
 pub mod stranger;

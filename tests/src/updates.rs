@@ -4,7 +4,7 @@ use tonic::{Status, Streaming};
 
 use crate::v1::stream_updates_response::Event;
 use crate::v1::upsert::Resource;
-use crate::v1::{self, Elicitation, Server, StreamUpdatesResponse};
+use crate::v1::{self, Elicitation, SamplingRequest, Server, StreamUpdatesResponse};
 use crate::wait::within;
 
 /// A reader of StreamUpdates that remembers where it is.
@@ -135,6 +135,35 @@ impl Updates {
             },
         )
         .await
+    }
+
+    /// Reads on until what a model is asked is in a wanted state.
+    pub async fn sampling_where(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&SamplingRequest) -> bool,
+    ) -> SamplingRequest {
+        self.find(what, |response| match upsert(response)? {
+            Resource::SamplingRequest(request) if wanted(request) => Some(request.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Reads on until a model is asked.
+    pub async fn sampling(&mut self) -> SamplingRequest {
+        self.sampling_where("a pending sampling request", |request| {
+            request.state() == v1::ElicitationState::Pending
+        })
+        .await
+    }
+
+    /// Reads on until this request for an answer of a model has ended, and says how.
+    pub async fn end_of_sampling(&mut self, id: &str) -> v1::ElicitationState {
+        let request = self.sampling_where("the end of the sampling request", |request| {
+            request.id == id && request.state() != v1::ElicitationState::Pending
+        });
+        request.await.state()
     }
 
     /// Reads on until something is gone, and returns its id.

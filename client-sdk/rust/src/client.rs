@@ -14,6 +14,7 @@ use crate::proto::call_service_client::CallServiceClient;
 use crate::proto::elicitation_service_client::ElicitationServiceClient;
 use crate::proto::prompt_service_client::PromptServiceClient;
 use crate::proto::resource_service_client::ResourceServiceClient;
+use crate::proto::sampling_service_client::SamplingServiceClient;
 use crate::proto::server_service_client::ServerServiceClient;
 use crate::proto::tool_service_client::ToolServiceClient;
 use crate::proto::update_service_client::UpdateServiceClient;
@@ -76,6 +77,8 @@ raw_clients! {
     prompts: PromptServiceClient;
     /// The generated client of `ElicitationService`.
     elicitations: ElicitationServiceClient;
+    /// The generated client of `SamplingService`.
+    sampling: SamplingServiceClient;
     /// The generated client of `UpdateService`; see [`Client::updates`] for a stream that repairs itself.
     raw_updates: UpdateServiceClient;
 }
@@ -128,7 +131,7 @@ impl Client {
     }
 
     /// Fills in the deadline (`grpc-timeout`).
-    fn request<T>(&self, message: T) -> Request<T> {
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(deadline) = self.deadline {
             request.set_timeout(deadline);
@@ -644,7 +647,7 @@ impl Client {
     }
 }
 
-fn required<T>(field: Option<T>) -> Result<T> {
+pub(crate) fn required<T>(field: Option<T>) -> Result<T> {
     field.ok_or(Error::Contract("the thing that was asked for is missing"))
 }
 

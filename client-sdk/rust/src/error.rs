@@ -234,8 +234,8 @@ reasons! {
     ELICITATION_NOT_FOUND;
     /// No such call, it was not kept, or its end is long past.
     CALL_NOT_FOUND;
-    /// What a server needs for a call was not given, and it cannot be told so.
-    INPUT_DECLINED;
+    /// No such request for an answer of a model, or its end is long past.
+    SAMPLING_REQUEST_NOT_FOUND;
     /// The wanted id belongs to another server.
     SERVER_ID_TAKEN;
     /// The MCP server wants the user to sign in.
@@ -244,6 +244,8 @@ reasons! {
     NOT_CONNECTED;
     /// The server does not offer what was asked for.
     NOT_SUPPORTED;
+    /// The server asked for something that nobody gave, and that cannot be said to it.
+    INPUT_DECLINED;
     /// The question, call or sign-in has ended already.
     ALREADY_RESOLVED;
     /// The server was removed, or its connection replaced, while the operation ran.

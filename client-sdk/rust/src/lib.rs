@@ -35,6 +35,7 @@ mod connect;
 mod error;
 mod listing;
 mod requests;
+mod sampling;
 mod updates;
 
 pub use calls::{CallEvent, CallStream};

@@ -18,8 +18,8 @@ use tonic::{Code, Streaming};
 use crate::error::{Error, Reason, Result};
 use crate::proto::update_service_client::UpdateServiceClient;
 use crate::proto::{
-    Call, Elicitation, Server, StreamUpdatesRequest, StreamUpdatesResponse, UpdateKind,
-    stream_updates_response, upsert,
+    Call, Elicitation, SamplingRequest, Server, StreamUpdatesRequest, StreamUpdatesResponse,
+    UpdateKind, stream_updates_response, upsert,
 };
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -67,6 +67,8 @@ pub enum UpdateEvent {
     Elicitation(Box<Elicitation>),
     /// A call that is kept is new or has changed; this is its whole new state, without its outcome.
     Call(Box<Call>),
+    /// A request for an answer of a language model is new or has changed; this is its whole new state.
+    Sampling(Box<SamplingRequest>),
     /// Something is gone.
     Deleted {
         /// What it was.
@@ -289,6 +291,7 @@ fn event(event: Option<stream_updates_response::Event>) -> Option<UpdateEvent> {
                 UpdateEvent::Elicitation(Box::new(elicitation))
             }
             upsert::Resource::Call(call) => UpdateEvent::Call(Box::new(call)),
+            upsert::Resource::SamplingRequest(request) => UpdateEvent::Sampling(Box::new(request)),
         },
         stream_updates_response::Event::Delete(delete) => UpdateEvent::Deleted {
             kind: delete.kind(),

@@ -221,13 +221,14 @@ fn text(raw: &RawJson) -> String {
     raw.as_str().to_owned()
 }
 
-fn block(raw: &RawJson) -> v1::ContentBlock {
+/// A block of content, whole.
+pub(super) fn block(raw: &RawJson) -> v1::ContentBlock {
     let block = known_block(raw).unwrap_or_else(|| Block::RawJson(text(raw)));
     v1::ContentBlock { block: Some(block) }
 }
 
 /// The block as a typed message; `None` if it is of another kind or not as its kind should be.
-fn known_block(raw: &RawJson) -> Option<Block> {
+pub(super) fn known_block(raw: &RawJson) -> Option<Block> {
     let mut fields = Fields::of(raw)?;
     let kind: String = fields.read("type")?;
     Some(match kind.as_str() {

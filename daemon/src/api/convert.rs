@@ -98,6 +98,9 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
         client_capabilities: Some(v1::ClientCapabilities {
             elicitation_form: spec.capabilities.elicitation_form,
             elicitation_url: spec.capabilities.elicitation_url,
+            sampling: spec.capabilities.sampling,
+            sampling_tools: spec.capabilities.sampling_tools,
+            sampling_context: spec.capabilities.sampling_context,
             extensions_json: spec.capabilities.extensions,
         }),
         roots: spec
@@ -287,20 +290,13 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
         mode: match question.mode {
             Mode::Form => v1::ElicitationMode::Form,
             Mode::Url => v1::ElicitationMode::Url,
+            Mode::Sampling => v1::ElicitationMode::Unspecified,
         }
         .into(),
         message: question.message,
         requested_schema_json: question.requested_schema.unwrap_or_default(),
         url: question.url.unwrap_or_default(),
-        state: match question.state {
-            QuestionState::Pending => v1::ElicitationState::Pending,
-            QuestionState::Answered => v1::ElicitationState::Answered,
-            QuestionState::Declined => v1::ElicitationState::Declined,
-            QuestionState::Cancelled => v1::ElicitationState::Cancelled,
-            QuestionState::Expired => v1::ElicitationState::Expired,
-            QuestionState::Void => v1::ElicitationState::Void,
-        }
-        .into(),
+        state: question_state(question.state).into(),
         create_time: Some(timestamp(question.created)),
         expire_time: Some(timestamp(question.expires)),
         resolve_time: question.resolved.map(timestamp),
@@ -338,6 +334,18 @@ pub(super) fn call(call: Call) -> v1::Call {
         Subject::Prompt(name) => shown.prompt_name = name,
     }
     shown
+}
+
+/// What has become of a question.
+pub(super) fn question_state(state: QuestionState) -> v1::ElicitationState {
+    match state {
+        QuestionState::Pending => v1::ElicitationState::Pending,
+        QuestionState::Answered => v1::ElicitationState::Answered,
+        QuestionState::Declined => v1::ElicitationState::Declined,
+        QuestionState::Cancelled => v1::ElicitationState::Cancelled,
+        QuestionState::Expired => v1::ElicitationState::Expired,
+        QuestionState::Void => v1::ElicitationState::Void,
+    }
 }
 
 /// A tool, under a model name in the wanted style.

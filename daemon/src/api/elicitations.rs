@@ -8,7 +8,7 @@ use super::context::RequestContext;
 use super::{Shared, convert};
 use crate::base::{ElicitationId, ServerId};
 use crate::error::{Error, Result};
-use crate::model::question::{Answer, QuestionState};
+use crate::model::question::{Answer, Mode, Question, QuestionState};
 
 /// Questions of a page by default, and at most.
 const PAGE: (usize, usize) = (100, 1000);
@@ -42,6 +42,51 @@ fn question_id(id: &str) -> Result<ElicitationId> {
     Ok(ElicitationId::new(id))
 }
 
+/// Which questions an app wants to have listed.
+pub(super) struct PageRequest<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) server_ids: &'a [String],
+    pub(super) states: &'a [i32],
+    pub(super) page_size: u32,
+    pub(super) page_token: String,
+}
+
+/// A page of questions of these modes, and the token of the next one; empty if there is none.
+///
+/// # Errors
+/// `INVALID_FIELD` for an unknown state; as [`Shared::namespace`] and the queue.
+pub(super) async fn list(
+    shared: &Shared,
+    context: &RequestContext,
+    modes: &'static [Mode],
+    wanted: PageRequest<'_>,
+) -> Result<(Vec<Question>, String)> {
+    let namespace = shared.namespace(context, wanted.namespace)?;
+    let states = wanted.states.iter().map(|one| state(*one));
+    let mut states = states.collect::<Result<Vec<_>>>()?;
+    if states.is_empty() {
+        states.push(QuestionState::Pending);
+    }
+    let servers = wanted.server_ids.iter();
+    let servers = servers.map(|id| ServerId::new(id.as_str())).collect();
+    let size = match usize::try_from(wanted.page_size)
+        .unwrap_or(PAGE.1)
+        .min(PAGE.1)
+    {
+        0 => PAGE.0,
+        size => size,
+    };
+    // Ids sort by time: the last id of a page is where the next one starts.
+    let after = (!wanted.page_token.is_empty()).then(|| ElicitationId::new(wanted.page_token));
+    let found = shared
+        .inputs
+        .list(modes, namespace, servers, states, after, size);
+    let (found, more) = context.within(found).await?;
+    let last = found.last().filter(|_| more);
+    let next = last.map(|question| question.id.to_string());
+    Ok((found, next.unwrap_or_default()))
+}
+
 #[tonic::async_trait]
 impl ElicitationService for Elicitations {
     async fn list_elicitations(
@@ -50,39 +95,17 @@ impl ElicitationService for Elicitations {
     ) -> Result<Response<v1::ListElicitationsResponse>, Status> {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
-        let namespace = self.0.namespace(&context, &request.namespace)?;
-        let mut states = request
-            .states
-            .iter()
-            .map(|one| state(*one))
-            .collect::<Result<Vec<_>>>()?;
-        if states.is_empty() {
-            states.push(QuestionState::Pending);
-        }
-        let servers = request
-            .server_ids
-            .iter()
-            .map(|id| ServerId::new(id.as_str()))
-            .collect();
-        let size = match usize::try_from(request.page_size)
-            .unwrap_or(PAGE.1)
-            .min(PAGE.1)
-        {
-            0 => PAGE.0,
-            size => size,
+        let page = PageRequest {
+            namespace: &request.namespace,
+            server_ids: &request.server_ids,
+            states: &request.states,
+            page_size: request.page_size,
+            page_token: request.page_token,
         };
-        // Ids sort by time: the last id of a page is where the next one starts.
-        let after =
-            (!request.page_token.is_empty()).then(|| ElicitationId::new(request.page_token));
-        let found = self.0.inputs.list(namespace, servers, states, after, size);
-        let (found, more) = context.within(found).await?;
-        let last = found
-            .last()
-            .filter(|_| more)
-            .map(|question| question.id.to_string());
+        let (found, next_page_token) = list(&self.0, &context, Mode::ELICITATION, page).await?;
         Ok(Response::new(v1::ListElicitationsResponse {
             elicitations: found.into_iter().map(convert::elicitation).collect(),
-            next_page_token: last.unwrap_or_default(),
+            next_page_token,
         }))
     }
 
@@ -94,7 +117,8 @@ impl ElicitationService for Elicitations {
         let request = request.into_inner();
         let namespace = self.0.namespace(&context, &request.namespace)?;
         let id = question_id(&request.elicitation_id)?;
-        let question = context.within(self.0.inputs.get(namespace, id)).await?;
+        let question = self.0.inputs.get(Mode::ELICITATION, namespace, id);
+        let question = context.within(question).await?;
         let elicitation = Some(convert::elicitation(question));
         Ok(Response::new(v1::GetElicitationResponse { elicitation }))
     }
@@ -121,8 +145,11 @@ impl ElicitationService for Elicitations {
                 return Err(Error::invalid("action", "say ACCEPT, DECLINE or CANCEL").into());
             }
         };
-        let question = self.0.inputs.respond(namespace, id, answer).await?;
-        let elicitation = Some(convert::elicitation(question));
+        let ended = self
+            .0
+            .inputs
+            .respond(Mode::ELICITATION, namespace, id, answer);
+        let elicitation = Some(convert::elicitation(ended.await?));
         Ok(Response::new(v1::RespondElicitationResponse {
             elicitation,
         }))

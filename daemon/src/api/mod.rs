@@ -15,10 +15,12 @@ pub mod infrastructure;
 mod input;
 mod listing;
 mod meter;
+mod model_request;
 mod page;
 pub mod peer;
 pub mod prompts;
 pub mod resources;
+pub mod sampling;
 pub mod serve;
 pub mod servers;
 mod slots;
@@ -60,6 +62,7 @@ pub const SERVICES: &[&str] = &[
     "mcpsidecar.v1.ResourceService",
     "mcpsidecar.v1.PromptService",
     "mcpsidecar.v1.ElicitationService",
+    "mcpsidecar.v1.SamplingService",
     "mcpsidecar.v1.UpdateService",
 ];
 
@@ -141,6 +144,10 @@ pub fn routes(shared: &Shared) -> Routes {
         .add_service(service!(
             elicitation_service_server::ElicitationServiceServer,
             elicitations::Elicitations(shared.clone())
+        ))
+        .add_service(service!(
+            sampling_service_server::SamplingServiceServer,
+            sampling::Sampling(shared.clone())
         ))
         .add_service(service!(
             auth_service_server::AuthServiceServer,

@@ -321,6 +321,9 @@ fn capabilities(capabilities: Option<v1::ClientCapabilities>) -> ClientCapabilit
     ClientCapabilities {
         elicitation_form: capabilities.elicitation_form,
         elicitation_url: capabilities.elicitation_url,
+        sampling: capabilities.sampling,
+        sampling_tools: capabilities.sampling_tools,
+        sampling_context: capabilities.sampling_context,
         extensions: capabilities.extensions_json,
     }
 }

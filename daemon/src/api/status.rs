@@ -47,14 +47,15 @@ pub fn code(reason: Reason) -> Code {
         | Reason::ToolNotFound
         | Reason::ElicitationNotFound
         | Reason::CallNotFound
+        | Reason::SamplingRequestNotFound
         | Reason::SignInNotFound => Code::NotFound,
         Reason::ServerIdTaken => Code::AlreadyExists,
         Reason::SignInRequired
         | Reason::SignInFailed
         | Reason::CredentialsRefused
         | Reason::NotConnected
-        | Reason::AlreadyResolved
         | Reason::InputDeclined
+        | Reason::AlreadyResolved
         | Reason::NotAnMcpServer => Code::FailedPrecondition,
         Reason::NotSupported => Code::Unimplemented,
         Reason::Superseded | Reason::EtagMismatch => Code::Aborted,
@@ -297,6 +298,7 @@ mod tests {
         CALL_NOT_APPROVED PermissionDenied
         ELICITATION_NOT_FOUND NotFound
         CALL_NOT_FOUND NotFound
+        SAMPLING_REQUEST_NOT_FOUND NotFound
         SERVER_ID_TAKEN AlreadyExists
         SIGN_IN_REQUIRED FailedPrecondition +PreconditionFailure
         SIGN_IN_NOT_FOUND NotFound
@@ -306,8 +308,8 @@ mod tests {
         AUTHORIZATION_UNAVAILABLE Unavailable +RetryInfo
         NOT_CONNECTED FailedPrecondition +PreconditionFailure
         NOT_SUPPORTED Unimplemented
-        ALREADY_RESOLVED FailedPrecondition +PreconditionFailure
         INPUT_DECLINED FailedPrecondition +PreconditionFailure
+        ALREADY_RESOLVED FailedPrecondition +PreconditionFailure
         SUPERSEDED Aborted
         UPSTREAM_UNREACHABLE Unavailable +RetryInfo
         NOT_AN_MCP_SERVER FailedPrecondition +PreconditionFailure

@@ -18,9 +18,10 @@ use v1::stream_updates_response::Event;
 use v1::update_service_server::UpdateService;
 
 use super::context::{RequestContext, bounded};
-use super::{Access, Shared, convert};
+use super::{Access, Shared, convert, model_request};
 use crate::base::{Caller, Clock, Namespace, Revision, ServerId};
 use crate::error::{Error, Reason, Result};
+use crate::model::question::Mode;
 use crate::model::update::{Body, Filter, Kind, Update};
 use crate::store::Store;
 
@@ -111,6 +112,7 @@ impl Updates {
                 Ok(v1::UpdateKind::Server) => Kind::Server,
                 Ok(v1::UpdateKind::Elicitation) => Kind::Elicitation,
                 Ok(v1::UpdateKind::Call) => Kind::Call,
+                Ok(v1::UpdateKind::Sampling) => Kind::Sampling,
                 _ => {
                     return Err(Error::invalid(
                         "kinds",
@@ -194,6 +196,7 @@ impl Subscriber {
                     Kind::Server => v1::UpdateKind::Server,
                     Kind::Elicitation => v1::UpdateKind::Elicitation,
                     Kind::Call => v1::UpdateKind::Call,
+                    Kind::Sampling => v1::UpdateKind::Sampling,
                 }
                 .into(),
                 namespace: update.namespace.to_string(),
@@ -229,7 +232,14 @@ fn upsert(body: Body) -> Option<(Namespace, v1::Upsert)> {
         ),
         Body::Elicitation(question) => (
             question.server.namespace.clone(),
-            v1::upsert::Resource::Elicitation(convert::elicitation(*question)),
+            match question.mode {
+                Mode::Form | Mode::Url => {
+                    v1::upsert::Resource::Elicitation(convert::elicitation(*question))
+                }
+                Mode::Sampling => {
+                    v1::upsert::Resource::SamplingRequest(model_request::shown(*question))
+                }
+            },
         ),
         Body::Call(call) => (
             call.server.namespace.clone(),

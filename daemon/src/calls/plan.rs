@@ -9,6 +9,7 @@ use crate::base::{Caller, ElicitationId, Timestamp};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
 use crate::mcp::era::Replies;
+use crate::mcp::link::not_answered;
 use crate::mcp::protocol::{ObjectWriter, RawJson};
 use crate::model::call::Answered;
 use crate::model::question::QuestionState;
@@ -60,8 +61,8 @@ pub(super) struct Wait {
 pub(super) enum Slot {
     /// It needed nobody.
     Answer(RawJson),
-    /// It is on the queue.
-    Question(ElicitationId),
+    /// It is on the queue; for this method.
+    Question(ElicitationId, String),
 }
 
 impl Plan {
@@ -86,7 +87,7 @@ impl Plan {
             answers.any(|it| it.id == *id && it.state == QuestionState::Answered)
         };
         let keys = wait.slots.iter().filter_map(|(key, slot)| match slot {
-            Slot::Question(id) if agreed(id) => Some(key.clone()),
+            Slot::Question(id, _) if agreed(id) => Some(key.clone()),
             _ => None,
         });
         Some((keys.collect(), until))
@@ -104,14 +105,15 @@ impl Plan {
         for (key, slot) in wait.slots {
             let reply = match slot {
                 Slot::Answer(reply) => reply,
-                Slot::Question(id) => {
+                Slot::Question(id, method) => {
                     let answered = answers.iter().find(|answered| answered.id == id);
                     let answered = answered
                         .ok_or_else(|| Error::internal("the answer to a question is gone"))?;
                     if wait.by_error && answered.state != QuestionState::Answered {
                         return Err(declined(answered));
                     }
-                    Asker::encode(answered.answer.clone())
+                    Asker::encode(&method, answered.answer.clone())
+                        .map_err(|unanswered| not_answered(&method, unanswered))?
                 }
             };
             all.raw(&key, reply.as_str());

@@ -115,7 +115,7 @@ impl Calls {
                     })?;
                     let id = question.id.clone();
                     questions.push(question);
-                    Slot::Question(id)
+                    Slot::Question(id, request.method.clone())
                 }
             };
             slots.push((request.key.clone(), slot));

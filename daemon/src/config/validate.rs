@@ -137,7 +137,8 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
     let questions = &config.questions;
     let auth = &config.auth;
     let pending = questions.max_pending_per_server;
-    let question_min = questions.max_bytes.clamp(4 * KIB, 16 * MIB);
+    let question_min = questions.max_bytes.max(questions.max_sampling_bytes);
+    let question_min = question_min.clamp(4 * KIB, 16 * MIB);
     let grpc_min = limits.message_bytes.clamp(64 * KIB, GIB);
     let all_connections = limits.connections.max(1);
     let per_user = limits.connections_per_user.max(1);
@@ -177,6 +178,12 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
         (
             "questions.max_bytes",
             questions.max_bytes,
+            4 * KIB,
+            16 * MIB,
+        ),
+        (
+            "questions.max_sampling_bytes",
+            questions.max_sampling_bytes,
             4 * KIB,
             16 * MIB,
         ),

@@ -34,7 +34,7 @@ impl Setup {
 
     async fn respond(&self, id: &ElicitationId, answer: Answer) -> Result<Question> {
         self.inputs
-            .respond(Namespace::default(), id.clone(), answer)
+            .respond(Mode::ELICITATION, Namespace::default(), id.clone(), answer)
             .await
     }
 
@@ -98,7 +98,7 @@ async fn the_first_answer_arrives_and_is_stored_nowhere() {
     let id = ticket.id().clone();
     let asked = setup
         .inputs
-        .get(Namespace::default(), id.clone())
+        .get(Mode::ELICITATION, Namespace::default(), id.clone())
         .await
         .unwrap();
     assert_eq!(asked.state, QuestionState::Pending);

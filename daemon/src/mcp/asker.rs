@@ -2,6 +2,8 @@
 //!
 //! Nothing is answered here that nobody decided: roots come from the registration, everything else from people.
 
+mod sampling;
+
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_util::sync::CancellationToken;
@@ -41,6 +43,8 @@ pub enum Unanswered {
     Refused(RpcError),
     /// It may, and nobody can be asked now.
     Failed(Error),
+    /// It may, somebody was asked, and what came of it is no answer that can be written: why.
+    Declined(&'static str),
 }
 
 impl Unanswered {
@@ -52,6 +56,11 @@ impl Unanswered {
             Self::Failed(error) => RpcError {
                 code: code::INTERNAL,
                 message: error.message().to_owned(),
+                data: None,
+            },
+            Self::Declined(why) => RpcError {
+                code: code::USER_REJECTED,
+                message: why.to_owned(),
                 data: None,
             },
         }
@@ -84,6 +93,11 @@ impl Asker {
         match method {
             method::ROOTS_LIST if !self.roots.is_empty() => Ok(Need::Nobody(self.list_roots())),
             method::ELICIT => self.elicitation(params).map(Need::Human),
+            method::CREATE_MESSAGE if self.capabilities.sampling => {
+                let summary = sampling::summary(params, &self.capabilities)?;
+                let question = self.question(Mode::Sampling, summary, params);
+                Ok(Need::Human(question))
+            }
             _ => Err(Unanswered::Refused(RpcError {
                 code: code::METHOD_NOT_FOUND,
                 message: format!("`{method}` is not supported by this client"),
@@ -111,14 +125,10 @@ impl Asker {
 
     fn elicitation(&self, params: &RawJson) -> Result<NewQuestion, Unanswered> {
         let text = |name: &str| params.get(name).and_then(|value| value.read::<String>());
-        let mode = match text("mode").as_deref() {
-            None | Some("form") => Mode::Form,
-            Some("url") => Mode::Url,
+        let (mode, advertised) = match text("mode").as_deref() {
+            None | Some("form") => (Mode::Form, self.capabilities.elicitation_form),
+            Some("url") => (Mode::Url, self.capabilities.elicitation_url),
             Some(_) => return Err(invalid("unknown elicitation mode")),
-        };
-        let advertised = match mode {
-            Mode::Form => self.capabilities.elicitation_form,
-            Mode::Url => self.capabilities.elicitation_url,
         };
         if !advertised {
             return Err(invalid("this client does not support the elicitation mode"));
@@ -138,6 +148,14 @@ impl Asker {
             _ => {}
         }
         Ok(NewQuestion {
+            requested_schema: requested_schema.filter(|_| mode == Mode::Form),
+            url: url.filter(|_| mode == Mode::Url),
+            ..self.question(mode, message, params)
+        })
+    }
+
+    fn question(&self, mode: Mode, message: String, params: &RawJson) -> NewQuestion {
+        NewQuestion {
             server: self
                 .server
                 .read()
@@ -147,11 +165,11 @@ impl Asker {
             call_id: None,
             mode,
             message,
-            requested_schema: requested_schema.filter(|_| mode == Mode::Form),
-            url: url.filter(|_| mode == Mode::Url),
+            requested_schema: None,
+            url: None,
             request: params.as_str().to_owned(),
             expiry: None,
-        })
+        }
     }
 
     /// Puts a question on the queue; see [`Inputs::ask`] for `server_gone`.
@@ -172,9 +190,23 @@ impl Asker {
         asking.await.map_err(Unanswered::Failed)
     }
 
-    /// Writes an answer as the server expects it: as an `ElicitResult`.
-    #[must_use]
-    pub fn encode(answer: Answer) -> RawJson {
+    /// Writes the answer to a request of this method as the server expects it: as an `ElicitResult` or a
+    /// `CreateMessageResult`.
+    ///
+    /// # Errors
+    /// Declined where the result has no way to say so: what a model should have answered.
+    pub fn encode(method: &str, answer: Answer) -> Result<RawJson, Unanswered> {
+        if method == method::CREATE_MESSAGE {
+            return match answer {
+                // It was checked when it was given.
+                Answer::Accept(result) => RawJson::parse(result.unwrap_or_default())
+                    .map_err(|_| Unanswered::Failed(Error::internal("an answer is not JSON"))),
+                Answer::Decline => Err(Unanswered::Declined("User rejected sampling request")),
+                Answer::Cancel => Err(Unanswered::Declined(
+                    "Nobody answered the sampling request, or it was cancelled",
+                )),
+            };
+        }
         let mut result = ObjectWriter::new();
         match answer {
             Answer::Accept(content) => {
@@ -190,7 +222,7 @@ impl Asker {
                 result.string("action", "cancel");
             }
         }
-        result.finish()
+        Ok(result.finish())
     }
 }
 

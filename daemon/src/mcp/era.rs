@@ -380,6 +380,16 @@ fn client_capabilities(spec: &ServerSpec, era: Era) -> RawJson {
         }
         capabilities.raw("elicitation", modes.finish().as_str());
     }
+    if wanted.sampling {
+        let mut parts = ObjectWriter::new();
+        if wanted.sampling_tools {
+            parts.raw("tools", "{}");
+        }
+        if wanted.sampling_context {
+            parts.raw("context", "{}");
+        }
+        capabilities.raw("sampling", parts.finish().as_str());
+    }
     if !spec.roots.is_empty() {
         capabilities.raw(
             "roots",

@@ -53,6 +53,8 @@ pub mod method {
     pub const TASKS_CANCEL: &str = "tasks/cancel";
     /// Asks the user.
     pub const ELICIT: &str = "elicitation/create";
+    /// Asks for an answer of a language model.
+    pub const CREATE_MESSAGE: &str = "sampling/createMessage";
     /// Asks for the client's roots.
     pub const ROOTS_LIST: &str = "roots/list";
     /// Ends a request.
@@ -93,6 +95,8 @@ pub mod code {
     pub const INVALID_PARAMS: i64 = -32602;
     /// A fault at our side.
     pub const INTERNAL: i64 = -32603;
+    /// A person does not want what was asked for (MCP client/sampling).
+    pub const USER_REJECTED: i64 = -1;
 }
 
 /// Key of `_meta` under which a notification names the subscription it belongs to.

@@ -1,6 +1,6 @@
 //! A question that a server asks in the middle of a call, and the answer to it.
 //!
-//! Never prints the content of an answer.
+//! Never prints the content of an answer, nor that of a request.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{CallId, ElicitationId, ServerKey, Timestamp};
 
-/// How a question is put (MCP client/elicitation).
+/// How a question is put (MCP client/elicitation, client/sampling).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -16,6 +16,15 @@ pub enum Mode {
     Form,
     /// The user opens a URL; the answer has no content.
     Url,
+    /// A language model is asked; the answer is what it says.
+    Sampling,
+}
+
+impl Mode {
+    /// Those of questions to people.
+    pub const ELICITATION: &'static [Self] = &[Self::Form, Self::Url];
+    /// Those of requests for an answer of a model.
+    pub const SAMPLING: &'static [Self] = &[Self::Sampling];
 }
 
 /// What became of a question. Everything but `Pending` is an end, and a question has exactly one.
@@ -49,7 +58,7 @@ pub struct Question {
     pub call_id: Option<CallId>,
     /// How it is put.
     pub mode: Mode,
-    /// The question, in the server's words.
+    /// The question, in the server's words; of what a model is asked, the beginning.
     pub message: String,
     /// JSON Schema of the answer, raw (form).
     pub requested_schema: Option<String>,
@@ -79,11 +88,11 @@ impl Question {
     }
 }
 
-/// An answer's action with its content (MCP schema `ElicitResult`). `Debug` prints stars for the content: it is between
-/// the person who answers and the server.
+/// An answer's action with its content (MCP schema `ElicitResult`, `CreateMessageResult`). `Debug` prints stars for the
+/// content: it is between the person who answers and the server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The user agrees; with a JSON object for a form, raw.
+    /// The user agrees; with a JSON object for a form or of a model, raw.
     Accept(Option<String>),
     /// The user says no.
     Decline,

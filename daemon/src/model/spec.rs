@@ -246,6 +246,10 @@ pub struct NamedSecret {
 }
 
 /// What the server may ask for.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent flags, as they are in the protocol"
+)]
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientCapabilities {
@@ -253,6 +257,12 @@ pub struct ClientCapabilities {
     pub elicitation_form: bool,
     /// Elicitation mode `url`.
     pub elicitation_url: bool,
+    /// Sampling.
+    pub sampling: bool,
+    /// Sampling with tools.
+    pub sampling_tools: bool,
+    /// Sampling with context of servers.
+    pub sampling_context: bool,
     /// Further `extensions`, a raw JSON object; empty if none.
     pub extensions: String,
 }

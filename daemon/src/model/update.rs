@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{Namespace, Revision, ServerId, Timestamp};
 use crate::model::call::Call;
-use crate::model::question::Question;
+use crate::model::question::{Mode, Question};
 use crate::model::status::ServerView;
 
 /// What an update is about.
@@ -17,6 +17,17 @@ pub enum Kind {
     Elicitation,
     /// A call.
     Call,
+    /// A request for an answer of a model: a question, too, for other apps.
+    Sampling,
+}
+
+impl From<Mode> for Kind {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Form | Mode::Url => Self::Elicitation,
+            Mode::Sampling => Self::Sampling,
+        }
+    }
 }
 
 /// The new state of a thing, or that it is gone.
@@ -25,7 +36,7 @@ pub enum Kind {
 pub enum Body {
     /// A server is new or has changed.
     Server(Box<ServerView>),
-    /// A question is new or has changed.
+    /// A question, of whatever mode, is new or has changed.
     Elicitation(Box<Question>),
     /// A call is new or has changed.
     Call(Box<Call>),

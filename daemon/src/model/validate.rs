@@ -68,7 +68,19 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
             ),
         ));
     }
-    let extensions = &spec.capabilities.extensions;
+    let capabilities = &spec.capabilities;
+    for (name, given) in [
+        ("sampling_tools", capabilities.sampling_tools),
+        ("sampling_context", capabilities.sampling_context),
+    ] {
+        if given && !capabilities.sampling {
+            return Err(Error::invalid(
+                format!("spec.client_capabilities.{name}"),
+                "it is a part of `sampling`, which is not set",
+            ));
+        }
+    }
+    let extensions = &capabilities.extensions;
     if extensions.len() > MAX_TEXT {
         return Err(Error::invalid(
             "spec.client_capabilities.extensions_json",

@@ -67,8 +67,9 @@ impl<'a> Changes<'a> {
     /// Appends that a question is new or has changed.
     pub(super) fn question(&mut self, question: Question) -> Result<Revision> {
         let key = question.server.clone();
+        let kind = Kind::from(question.mode);
         let body = Body::Elicitation(Box::new(question));
-        self.append(key.namespace, key.id, Kind::Elicitation, body)
+        self.append(key.namespace, key.id, kind, body)
     }
 
     /// Appends that a call is new or has changed.
@@ -267,6 +268,7 @@ fn update(row: &Row<'_>) -> Result<Update> {
         Ok("server") => Kind::Server,
         Ok("elicitation") => Kind::Elicitation,
         Ok("call") => Kind::Call,
+        Ok("sampling") => Kind::Sampling,
         _ => return Err(unreadable("kind of update", &revision)),
     };
     let body = row.get_ref(5)?.as_str().ok();
@@ -335,6 +337,7 @@ fn kind_text(kind: Kind) -> &'static str {
         Kind::Server => "server",
         Kind::Elicitation => "elicitation",
         Kind::Call => "call",
+        Kind::Sampling => "sampling",
     }
 }
 

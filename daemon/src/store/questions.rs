@@ -29,6 +29,12 @@ const KEEP_ENDED: usize = 10_000;
 const COLUMNS: &str = "id, namespace, server_id, server_name, call_id, mode, message, requested_schema, url, state, \
                        created, expires, resolved, request";
 
+const MODES: [(Mode, &str); 3] = [
+    (Mode::Form, "form"),
+    (Mode::Url, "url"),
+    (Mode::Sampling, "sampling"),
+];
+
 const STATES: [(QuestionState, &str); 6] = [
     (QuestionState::Pending, "pending"),
     (QuestionState::Answered, "answered"),
@@ -43,13 +49,24 @@ fn state_text(state: QuestionState) -> &'static str {
     known.map_or("void", |(_, text)| text)
 }
 
+fn mode_text(mode: Mode) -> &'static str {
+    let known = MODES.iter().find(|(known, _)| *known == mode);
+    known.map_or("", |(_, text)| text)
+}
+
+fn read_mode(row: &Row<'_>) -> Result<Mode> {
+    let mode = row.get_ref(5)?.as_str().ok();
+    let known = MODES.iter().find(|(_, text)| Some(*text) == mode);
+    let id = row.get_ref(0)?.as_str().unwrap_or_default();
+    known.map_or_else(
+        || Err(unreadable("mode of question", &id)),
+        |(mode, _)| Ok(*mode),
+    )
+}
+
 fn read(row: &Row<'_>) -> Result<Question> {
     let id = ElicitationId::new(row.get::<_, String>(0)?);
-    let mode = match row.get_ref(5)?.as_str() {
-        Ok("form") => Mode::Form,
-        Ok("url") => Mode::Url,
-        _ => return Err(unreadable("mode of question", &id)),
-    };
+    let mode = read_mode(row)?;
     let state = row.get_ref(9)?.as_str().ok();
     let state = STATES.iter().find(|(_, text)| Some(*text) == state);
     let (state, _) = state.ok_or_else(|| unreadable("state of question", &id))?;
@@ -153,10 +170,7 @@ pub(super) fn insert(changes: &mut Changes<'_>, question: Question) -> Result<Re
             question.server.id.as_str(),
             question.server_name,
             question.call_id.as_ref().map(CallId::as_str),
-            match question.mode {
-                Mode::Form => "form",
-                Mode::Url => "url",
-            },
+            mode_text(question.mode),
             question.message,
             question.requested_schema,
             question.url,
@@ -358,12 +372,8 @@ pub(super) fn move_all(changes: &mut Changes<'_>, old: &ServerKey, new: &ServerK
             new.id.as_str(),
         ])?;
     for mut question in pending {
-        changes.deleted(
-            &old.namespace,
-            &old.id,
-            Kind::Elicitation,
-            question.id.as_str(),
-        )?;
+        let kind = Kind::from(question.mode);
+        changes.deleted(&old.namespace, &old.id, kind, question.id.as_str())?;
         question.server = new.clone();
         changes.question(question)?;
     }
@@ -377,6 +387,7 @@ fn of_server(
 ) -> Result<Vec<Question>> {
     let list = List {
         namespace: server.map(|key| key.namespace.clone()),
+        modes: &[],
         server_ids: server.map(|key| key.id.clone()).into_iter().collect(),
         states: state.into_iter().collect(),
         after: None,
@@ -408,6 +419,7 @@ pub(super) fn one(
 /// Which questions; an empty list means "all".
 pub(super) struct List {
     pub(super) namespace: Option<Namespace>,
+    pub(super) modes: &'static [Mode],
     pub(super) server_ids: Vec<ServerId>,
     pub(super) states: Vec<QuestionState>,
     pub(super) after: Option<ElicitationId>,
@@ -434,6 +446,11 @@ impl List {
             let states = self.states.iter().map(|state| state_text(*state));
             sql.push_str(" AND state IN (SELECT value FROM json_each(?))");
             values.push(Value::from(super::json(&states.collect::<Vec<_>>())?));
+        }
+        if !self.modes.is_empty() {
+            let modes: Vec<_> = self.modes.iter().map(|mode| mode_text(*mode)).collect();
+            sql.push_str(" AND mode IN (SELECT value FROM json_each(?))");
+            values.push(Value::from(super::json(&modes)?));
         }
         if let [id] = self.server_ids.as_slice() {
             sql.push_str(" AND server_id = ?");
@@ -477,7 +494,7 @@ pub(super) fn snapshot(
     while let Some(row) = rows.next()? {
         let namespace = Namespace::new(row.get_ref(1)?.as_str().unwrap_or_default());
         let server = ServerId::new(row.get_ref(2)?.as_str().unwrap_or_default());
-        if filter.admits(&namespace, &server, Kind::Elicitation) {
+        if filter.admits(&namespace, &server, Kind::from(read_mode(row)?)) {
             into.push(Body::Elicitation(Box::new(read(row)?)));
         }
     }
@@ -516,6 +533,14 @@ pub(super) fn prune(
     Ok(())
 }
 
+/// Under which name errors tell the id of a question.
+fn id_fact(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Form | Mode::Url => "elicitation_id",
+        Mode::Sampling => "sampling_request_id",
+    }
+}
+
 /// The error for a question that has ended: which end, and when.
 #[must_use]
 pub fn already_resolved(question: &Question) -> Error {
@@ -527,7 +552,7 @@ pub fn already_resolved(question: &Question) -> Error {
         Reason::AlreadyResolved,
         format!("the question `{id}` has ended already: `{state}`, {ago} s ago"),
     )
-    .with("elicitation_id", id.as_str())
+    .with(id_fact(question.mode), id.as_str())
     .with("state", state.to_uppercase())
     .with("resolved_unix_millis", resolved.0.to_string())
 }

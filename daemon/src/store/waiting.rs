@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::model::call::{
     Begun, Call, CallState, GoneOn, NewCall, Outcome, QuestionLimits, Unended,
 };
-use crate::model::question::{Answer, Question, QuestionState};
+use crate::model::question::{Answer, Mode, Question, QuestionState};
 
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::Reason;
@@ -79,13 +79,14 @@ impl Store {
     }
 
     /// Up to `limit` questions of a namespace behind the id `after`, oldest first, but only the first of them with
-    /// 1 MiB together, and whether there are more. An empty list of servers or states means "all".
+    /// 1 MiB together, and whether there are more. An empty list of modes, servers or states means "all".
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
     pub async fn questions(
         &self,
         namespace: Namespace,
+        modes: &'static [Mode],
         server_ids: Vec<ServerId>,
         states: Vec<QuestionState>,
         after: Option<ElicitationId>,
@@ -93,6 +94,7 @@ impl Store {
     ) -> Result<(Vec<Question>, bool)> {
         let list = questions::List {
             namespace: Some(namespace),
+            modes,
             server_ids,
             states,
             after,

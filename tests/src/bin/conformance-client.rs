@@ -106,6 +106,7 @@ async fn drive(app: &Clients, task: &Task) -> Result<(), String> {
             elicitation_form: true,
             elicitation_url: true,
             extensions_json: String::new(),
+            ..Default::default()
         }),
         authorization: task.credentials.authorization(),
         ..http_spec("conformance", &task.url)

@@ -533,6 +533,10 @@ pub fn not_answered(method: &str, unanswered: Unanswered) -> Error {
             ),
         ),
         Unanswered::Failed(error) => error,
+        Unanswered::Declined(why) => Error::new(
+            Reason::InputDeclined,
+            format!("the server needs an answer to `{method}` and gets none: {why}"),
+        ),
     }
 }
 

@@ -219,7 +219,7 @@ impl Link {
                 let ended = Error::new(Reason::Cancelled, "the call has ended");
                 Err(Unanswered::Failed(ended))
             }
-            answer = ticket.answered() => Ok(Asker::encode(answer)),
+            answer = ticket.answered() => Asker::encode(method, answer),
             never = announced => match never {},
         }
     }

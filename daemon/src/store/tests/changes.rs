@@ -177,7 +177,14 @@ async fn questions_are_listed_in_pages() {
     let list = async |servers: &[&str], states: &[QuestionState], after: Option<usize>, limit| {
         let servers = servers.iter().map(|id| ServerId::new(*id)).collect();
         let after = after.map(|at| ids[at].clone());
-        let page = store.questions(Namespace::default(), servers, states.to_vec(), after, limit);
+        let page = store.questions(
+            Namespace::default(),
+            &[],
+            servers,
+            states.to_vec(),
+            after,
+            limit,
+        );
         let (page, _) = page.await.unwrap();
         let place = |question: &Question| ids.iter().position(|id| *id == question.id).unwrap();
         page.iter().map(place).collect::<Vec<_>>()
