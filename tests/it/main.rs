@@ -43,6 +43,7 @@ mod headers;
 mod hostile;
 mod http2;
 mod human;
+mod interleavings;
 mod isolation;
 mod legacy_tasks;
 mod lifecycle;

@@ -334,10 +334,16 @@ impl Calls {
             .end_call(namespace.clone(), call.id.clone(), outcome.clone())
             .await;
         let outcome = match ended {
-            Ok(Some(_)) => outcome,
+            Ok(Some(ended)) => {
+                entry.is_now(ended);
+                outcome
+            }
             // It had ended already.
             Ok(None) => match self.0.store.call(namespace, call.id.clone()).await {
-                Ok((_, Some(first))) => first,
+                Ok((ended, Some(first))) => {
+                    entry.is_now(ended);
+                    first
+                }
                 _ => outcome,
             },
             Err(error) => {
@@ -380,7 +386,8 @@ impl Calls {
             .end_call(namespace.clone(), id.clone(), outcome.clone())
             .await?;
         match (ended, entry) {
-            (Some(_), Some(entry)) => {
+            (Some(ended), Some(entry)) => {
+                entry.is_now(ended);
                 self.forget(&entry, outcome);
                 Ok(())
             }
@@ -502,7 +509,7 @@ impl Calls {
                 let Some(entry) = self.0.ledger.get(&call.id) else {
                     return;
                 };
-                entry.moved(call.server.clone());
+                entry.is_now((**call).clone());
                 if call.state.is_end() {
                     self.look_after(&entry).await;
                 }
@@ -515,7 +522,10 @@ impl Calls {
     async fn look_after(&self, entry: &Arc<Entry>) {
         let call = entry.call();
         match self.0.store.call(call.server.namespace, call.id).await {
-            Ok((_, Some(outcome))) => self.forget(entry, outcome),
+            Ok((ended, Some(outcome))) => {
+                entry.is_now(ended);
+                self.forget(entry, outcome);
+            }
             Ok((_, None)) => self.wake(entry).await,
             Err(_) => {}
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::{CallId, Namespace, ServerKey};
+use crate::base::{CallId, Namespace};
 use crate::mcp::link::Listeners;
 use crate::model::call::{Call, CallState, Outcome};
 
@@ -87,10 +87,12 @@ impl Entry {
         })
     }
 
-    /// Its server has another id.
-    pub(super) fn moved(&self, server: ServerKey) {
+    /// This is what the store says of it: its server has another id, or it has ended. What has ended does not change any more.
+    pub(super) fn is_now(&self, stored: Call) {
         let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
-        call.server = server;
+        if call.ended.is_none() {
+            *call = stored;
+        }
     }
 
     /// One more waits for the outcome.
