@@ -58,7 +58,7 @@ impl InputsConfig {
     /// The bound on one question, and the key that sets it.
     fn most_bytes(&self, mode: Mode) -> (usize, &'static str) {
         match mode {
-            Mode::Form | Mode::Url => (self.max_bytes, "questions.max_bytes"),
+            Mode::Form | Mode::Url | Mode::Approval => (self.max_bytes, "questions.max_bytes"),
             Mode::Sampling => (self.max_sampling_bytes, "questions.max_sampling_bytes"),
         }
     }
@@ -436,6 +436,9 @@ async fn check(question: &Question, answer: Answer) -> Result<Answer> {
         }
         (Mode::Url, Answer::Accept(Some(_))) => {
             return refuse("a question that opens a URL takes no content");
+        }
+        (Mode::Approval, Answer::Accept(Some(_))) => {
+            return refuse("a call is approved as it is: an approval takes no content");
         }
         (Mode::Sampling, Answer::Accept(content)) => {
             let request = question.request.clone();

@@ -14,6 +14,7 @@
 
 mod allow_lists;
 mod answers;
+mod approvals;
 mod auth_attacks;
 mod auth_clients;
 mod auth_discovery;

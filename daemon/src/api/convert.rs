@@ -3,8 +3,7 @@
 use mcp_sidecar_proto::v1;
 use prost_types::Timestamp as ProtoTimestamp;
 
-use super::authorization;
-use super::form;
+use super::{approval, authorization, form};
 use crate::base::ServerId;
 use crate::base::Timestamp;
 use crate::catalog::entry::{Prompt, PromptArgument, Resource, ResourceTemplate, Tool};
@@ -134,6 +133,7 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
         allowed_tools: spec.tools.allowed,
         denied_tools: spec.tools.denied,
         check_results: spec.check_results,
+        approval: approval::shown(spec.approval),
     }
 }
 
@@ -278,6 +278,10 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
     let fields = schema.map(form::fields).unwrap_or_default();
     let url = question.url.as_deref();
     let (url_host, url_warnings) = url.map(form::url).unwrap_or_default();
+    let (tool_name, arguments_json) = match question.mode {
+        Mode::Approval => approval::asked(&question.request),
+        _ => Default::default(),
+    };
     v1::Elicitation {
         namespace: question.server.namespace.to_string(),
         id: question.id.to_string(),
@@ -290,6 +294,7 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
         mode: match question.mode {
             Mode::Form => v1::ElicitationMode::Form,
             Mode::Url => v1::ElicitationMode::Url,
+            Mode::Approval => v1::ElicitationMode::Approval,
             Mode::Sampling => v1::ElicitationMode::Unspecified,
         }
         .into(),
@@ -304,6 +309,8 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
         fields,
         url_host,
         url_warnings,
+        tool_name,
+        arguments_json,
     }
 }
 

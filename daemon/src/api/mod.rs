@@ -3,6 +3,7 @@
 //! `socket` makes the listener, `serve` owns connections, `slots` counts them, `context` says who asks and until when, `peer` decides which
 //! namespaces they may use, `status` turns errors into statuses. Never holds state of servers, calls or questions.
 
+mod approval;
 pub mod auth;
 mod authorization;
 pub mod calls;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mcp_sidecar_proto::v1;
 use v1::server_spec::Transport;
 
-use super::{authorization, input};
+use super::{approval, authorization, input};
 use crate::base::Secret;
 use crate::error::{Error, Result};
 use crate::model::rules::ToolRules;
@@ -64,6 +64,7 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
             denied: spec.denied_tools,
         },
         check_results: spec.check_results,
+        approval: approval::policy(spec.approval)?,
         auth: authorization::spec(spec.authorization)?,
     })
 }
@@ -111,6 +112,7 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
         "roots" => current.roots = roots(new.roots.clone()),
         "isolation" => current.isolation = isolation(new.isolation)?,
         "authorization" => current.auth = authorization::spec(new.authorization.clone())?,
+        "approval" => current.approval = approval::policy(new.approval.clone())?,
         "check_results" => current.check_results = new.check_results,
         "allowed_tools" => current.tools.allowed.clone_from(&new.allowed_tools),
         "denied_tools" => current.tools.denied.clone_from(&new.denied_tools),

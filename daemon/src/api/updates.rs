@@ -233,7 +233,7 @@ fn upsert(body: Body) -> Option<(Namespace, v1::Upsert)> {
         Body::Elicitation(question) => (
             question.server.namespace.clone(),
             match question.mode {
-                Mode::Form | Mode::Url => {
+                Mode::Form | Mode::Url | Mode::Approval => {
                     v1::upsert::Resource::Elicitation(convert::elicitation(*question))
                 }
                 Mode::Sampling => {

@@ -415,12 +415,14 @@ impl Calls {
             return;
         }
         let work = decode(&plan).and_then(|mut plan| {
+            plan.approved(&answers)?;
             plan.opened = plan.opened_by(&answers, Clock.wall().plus(OPENED));
-            let replies = plan.replies(&answers)?;
-            Ok(Work {
-                plan,
-                replies: Some(replies),
-            })
+            let replies = match plan.wait {
+                Some(_) => Some(plan.replies(&answers)?),
+                // It was not made yet.
+                None => None,
+            };
+            Ok(Work { plan, replies })
         });
         match work {
             Ok(work) => self.drive(entry, work),

@@ -7,6 +7,7 @@
 //!
 //! | file | |
 //! |---|---|
+//! | `approval` | whether somebody is asked before it is made |
 //! | `operation` | what is asked, and the request for it |
 //! | `attempt` | one round; the one place that ever makes it twice |
 //! | `rounds` | from what the server asks to the next request |
@@ -14,6 +15,7 @@
 //! | `ledger` | every call that is under way or rests |
 //! | `kept` | the life of calls that are kept |
 
+mod approval;
 mod attempt;
 mod kept;
 mod ledger;
@@ -280,6 +282,7 @@ impl Calls {
                 rounds: 0,
                 last: None,
                 opened: None,
+                approval: None,
                 wait: None,
             },
             listeners: terms.events.map(Listeners::from),
@@ -510,8 +513,8 @@ impl Prepared {
     /// Makes the call. One that is kept is on disk then, and goes on by itself; a plain one goes on with [`Made::answer`].
     ///
     /// # Errors
-    /// INVALID_FIELD if the request id names another call; STORE_FAILED.
-    pub async fn make(self) -> Result<Made> {
+    /// INVALID_FIELD if the request id names another call; `CALL_NOT_APPROVED`; TOO_MANY; STORE_FAILED.
+    pub async fn make(mut self) -> Result<Made> {
         let call = model::Call {
             id: CallId::generate(),
             server: self.server.record.key.clone(),
@@ -524,7 +527,8 @@ impl Prepared {
             expires: None,
         };
         let calls = self.calls.clone();
-        if self.request_id.is_none() && !self.detach {
+        let asked = approval::ask(&calls, &self.server, &mut self.plan, &call.id)?;
+        if self.request_id.is_none() && !self.detach && asked.is_none() {
             let call_id = call.id.clone();
             let listeners = self.listeners.clone().unwrap_or_default();
             let entered = Entered::new(&calls.0.ledger, call, listeners);
@@ -544,7 +548,8 @@ impl Prepared {
             replies: None,
         };
         let listeners = self.listeners.unwrap_or_default();
-        let waiter = calls.begin(new, work, listeners, Vec::new()).await?;
+        let asked = asked.into_iter().collect();
+        let waiter = calls.begin(new, work, listeners, asked).await?;
         Ok(Made {
             call_id: waiter.call().id,
             way: Way::Kept(waiter),

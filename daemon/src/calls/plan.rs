@@ -41,6 +41,8 @@ pub(super) struct Plan {
     pub(super) last: Option<(u64, u32)>,
     /// What was opened because an error of the server wanted that, and until when it is waited for.
     pub(super) opened: Option<(Vec<String>, Timestamp)>,
+    /// The question whether it may be made, while that is open.
+    pub(super) approval: Option<ElicitationId>,
     /// What it waits for while it rests.
     pub(super) wait: Option<Wait>,
 }
@@ -73,6 +75,31 @@ impl Plan {
             gid: self.user.1,
             pid: None,
         }
+    }
+
+    /// Whether somebody has agreed that it is made, if that was asked.
+    ///
+    /// # Errors
+    /// `CALL_NOT_APPROVED` if nobody has.
+    pub(super) fn approved(&mut self, answers: &[Answered]) -> Result<()> {
+        let Some(id) = self.approval.take() else {
+            return Ok(());
+        };
+        let answered = answers.iter().find(|answered| answered.id == id);
+        let state = answered.map_or(QuestionState::Void, |answered| answered.state);
+        let how = match state {
+            QuestionState::Answered => return Ok(()),
+            QuestionState::Declined => "was declined",
+            QuestionState::Expired => "was not given in time",
+            _ => "was withdrawn",
+        };
+        let error = Error::new(
+            Reason::CallNotApproved,
+            format!("the approval of the call {how}; it was not made"),
+        );
+        Err(error
+            .with("elicitation_id", id.as_str())
+            .with("policy", "ask"))
     }
 
     /// What somebody has agreed to open, so that the server does it; it is waited for until then.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::output::OutputSchema;
 use crate::mcp::headers::{ParamHeader, find_param_headers};
 use crate::mcp::protocol::{ObjectWriter, RawJson};
+pub use crate::model::approval::Hints;
 use crate::model::status::Withheld;
 
 /// A tool.
@@ -28,19 +29,6 @@ pub struct Tool {
     pub extra: String,
     /// Arguments that are mirrored into headers.
     pub param_headers: Vec<ParamHeader>,
-}
-
-/// Hints about a tool's behaviour; `None` means "not said".
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Hints {
-    /// `readOnlyHint`.
-    pub read_only: Option<bool>,
-    /// `destructiveHint`.
-    pub destructive: Option<bool>,
-    /// `idempotentHint`.
-    pub idempotent: Option<bool>,
-    /// `openWorldHint`.
-    pub open_world: Option<bool>,
 }
 
 /// A resource.

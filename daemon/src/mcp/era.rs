@@ -451,6 +451,7 @@ mod tests {
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),
+            approval: crate::model::approval::Approval::default(),
             check_results: false,
             auth: crate::model::auth::AuthSpec::default(),
         }

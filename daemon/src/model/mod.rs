@@ -3,6 +3,7 @@
 //! Every part speaks these types; they know nothing of protobuf, SQL or HTTP. They serialise for the store, and a
 //! [`Secret`](crate::base::Secret) never does.
 
+pub mod approval;
 pub mod auth;
 pub mod call;
 pub mod question;

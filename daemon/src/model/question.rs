@@ -16,13 +16,15 @@ pub enum Mode {
     Form,
     /// The user opens a URL; the answer has no content.
     Url,
+    /// The daemon asks whether a call of a tool may be made; the answer has no content.
+    Approval,
     /// A language model is asked; the answer is what it says.
     Sampling,
 }
 
 impl Mode {
     /// Those of questions to people.
-    pub const ELICITATION: &'static [Self] = &[Self::Form, Self::Url];
+    pub const ELICITATION: &'static [Self] = &[Self::Form, Self::Url, Self::Approval];
     /// Those of requests for an answer of a model.
     pub const SAMPLING: &'static [Self] = &[Self::Sampling];
 }

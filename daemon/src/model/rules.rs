@@ -70,29 +70,49 @@ fn check_patterns(field: &'static str, patterns: &[String]) -> Result<()> {
         ));
     }
     for (index, pattern) in patterns.iter().enumerate() {
-        let wrong = |what: String| Err(Error::invalid(format!("{field}[{index}]"), what));
-        if pattern.is_empty() {
-            return wrong("the pattern is empty; write a tool's name, or `*` for all".to_owned());
-        }
-        if pattern.len() > MAX_PATTERN {
+        check_pattern(&format!("{field}[{index}]"), pattern)?;
+    }
+    check_wildcards(field, patterns.iter().map(String::as_str))
+}
+
+/// Checks one pattern.
+///
+/// # Errors
+/// `INVALID_FIELD` at `field`.
+pub(super) fn check_pattern(field: &str, pattern: &str) -> Result<()> {
+    let wrong = |what: String| Err(Error::invalid(field.to_owned(), what));
+    if pattern.is_empty() {
+        return wrong("the pattern is empty; write a tool's name, or `*` for all".to_owned());
+    }
+    if pattern.len() > MAX_PATTERN {
+        return wrong(format!(
+            "the pattern has {} bytes, more than {MAX_PATTERN}",
+            pattern.len()
+        ));
+    }
+    let mut rest = pattern;
+    while let Some((token, tail)) = next(rest) {
+        if token == Token::Bad {
             return wrong(format!(
-                "the pattern has {} bytes, more than {MAX_PATTERN}",
-                pattern.len()
+                "in `{pattern}` a backslash stands before something else than `*`, `?` or `\\`; a backslash itself is \
+                 written `\\\\`"
             ));
         }
-        let mut rest = pattern.as_str();
-        while let Some((token, tail)) = next(rest) {
-            if token == Token::Bad {
-                return wrong(format!(
-                    "in `{pattern}` a backslash stands before something else than `*`, `?` or `\\`; a backslash itself \
-                     is written `\\\\`"
-                ));
-            }
-            rest = tail;
-        }
+        rest = tail;
     }
-    let wild = patterns.iter().filter(|pattern| has_wildcards(pattern));
-    let wild: usize = wild.map(String::len).sum();
+    Ok(())
+}
+
+/// Checks that the patterns with wildcards are not too large together.
+///
+/// # Errors
+/// `INVALID_FIELD` at `field`.
+pub(super) fn check_wildcards<'a>(
+    field: &'static str,
+    patterns: impl Iterator<Item = &'a str>,
+) -> Result<()> {
+    let wild = patterns.filter(|pattern| has_wildcards(pattern));
+    let wild: usize = wild.map(str::len).sum();
     if wild > MAX_WILD {
         return Err(Error::invalid(
             field,
@@ -133,7 +153,10 @@ fn next(pattern: &str) -> Option<(Token, &str)> {
 
 /// Whether the whole name matches. The time grows with the sum of both lengths, times one for each 64 characters of the
 /// pattern: all places of the pattern that the name may have reached are bits that move on together.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
+    if name.len() > MAX_NAME {
+        return false;
+    }
     if !has_wildcards(pattern) {
         return is_literally(pattern, name);
     }

@@ -7,6 +7,7 @@ use url::Url;
 
 use crate::base::{Secret, ServerId};
 use crate::error::{Error, Result};
+use crate::model::approval::Approval;
 use crate::model::auth::AuthSpec;
 use crate::model::rules::ToolRules;
 
@@ -44,6 +45,9 @@ pub struct ServerSpec {
     /// Whether structured results are checked against the output schemas of its tools.
     #[serde(default)]
     pub check_results: bool,
+    /// Which calls of its tools need somebody's consent.
+    #[serde(default)]
+    pub approval: Approval,
     /// How the daemon gets authorized.
     #[serde(default)]
     pub auth: AuthSpec,

@@ -24,7 +24,7 @@ pub enum Kind {
 impl From<Mode> for Kind {
     fn from(mode: Mode) -> Self {
         match mode {
-            Mode::Form | Mode::Url => Self::Elicitation,
+            Mode::Form | Mode::Url | Mode::Approval => Self::Elicitation,
             Mode::Sampling => Self::Sampling,
         }
     }

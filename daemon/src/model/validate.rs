@@ -108,6 +108,7 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     }
     auth::check_auth(spec)?;
     spec.tools.check()?;
+    spec.approval.check()?;
     check_retry(spec)?;
     check_timeouts(&spec.timeouts)
 }

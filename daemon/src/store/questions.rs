@@ -29,8 +29,9 @@ const KEEP_ENDED: usize = 10_000;
 const COLUMNS: &str = "id, namespace, server_id, server_name, call_id, mode, message, requested_schema, url, state, \
                        created, expires, resolved, request";
 
-const MODES: [(Mode, &str); 3] = [
+const MODES: [(Mode, &str); 4] = [
     (Mode::Form, "form"),
+    (Mode::Approval, "approval"),
     (Mode::Url, "url"),
     (Mode::Sampling, "sampling"),
 ];
@@ -536,7 +537,7 @@ pub(super) fn prune(
 /// Under which name errors tell the id of a question.
 fn id_fact(mode: Mode) -> &'static str {
     match mode {
-        Mode::Form | Mode::Url => "elicitation_id",
+        Mode::Form | Mode::Url | Mode::Approval => "elicitation_id",
         Mode::Sampling => "sampling_request_id",
     }
 }

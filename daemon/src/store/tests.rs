@@ -65,6 +65,7 @@ fn record(id: &str) -> ServerRecord {
             retry: RetryPolicy::default(),
             timeouts: Timeouts::default(),
             tools: ToolRules::default(),
+            approval: crate::model::approval::Approval::default(),
             check_results: false,
             auth: crate::model::auth::AuthSpec::default(),
         },

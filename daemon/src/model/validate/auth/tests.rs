@@ -55,6 +55,7 @@ fn server(auth: AuthSpec) -> ServerSpec {
         retry: RetryPolicy::default(),
         timeouts: Timeouts::default(),
         tools: ToolRules::default(),
+        approval: crate::model::approval::Approval::default(),
         check_results: false,
         auth,
     }

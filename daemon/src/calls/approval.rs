@@ -1,0 +1,74 @@
+//! Whether a call is made, somebody is asked first, or it is refused: what the registration says of it.
+
+use super::Calls;
+use super::operation::Operation;
+use super::plan::Plan;
+use crate::base::CallId;
+use crate::error::{Error, Reason, Result};
+use crate::inputs::NewQuestion;
+use crate::mcp::protocol::{ObjectWriter, RawJson};
+use crate::model::approval::{Action, Approval};
+use crate::model::question::{Mode, Question};
+use crate::registry::Server;
+
+/// The question that has to be answered before the call is made, if there is one; the plan remembers it.
+///
+/// # Errors
+/// `CALL_NOT_APPROVED` if the registration lets nobody make the call; MESSAGE_TOO_LARGE if it cannot be shown.
+pub(super) fn ask(
+    calls: &Calls,
+    server: &Server,
+    plan: &mut Plan,
+    call: &CallId,
+) -> Result<Option<Question>> {
+    let spec = &server.record.spec;
+    let Operation::Tool { name, arguments } = &plan.operation else {
+        return Ok(None);
+    };
+    if spec.approval == Approval::default() {
+        return Ok(None);
+    }
+    // Of a tool that is not known nothing is said.
+    let live = server.live();
+    let hints = live.catalog.tool(name).map(|tool| tool.hints);
+    match spec.approval.decide(name, hints.unwrap_or_default()) {
+        Action::Auto => Ok(None),
+        Action::Deny => {
+            let id = &server.record.key.id;
+            let error = Error::new(
+                Reason::CallNotApproved,
+                format!(
+                    "the settings of server `{id}` let nobody call the tool `{name}`; UpdateServer changes `approval`"
+                ),
+            );
+            Err(error
+                .with("server_id", id.as_str())
+                .with("tool_name", name.as_str())
+                .with("policy", "deny"))
+        }
+        Action::Ask => {
+            let question = calls.0.inputs.prepare(NewQuestion {
+                server: server.record.key.clone(),
+                server_name: spec.name.clone(),
+                call_id: Some(call.clone()),
+                mode: Mode::Approval,
+                message: format!("May the tool `{name}` of `{}` be called?", spec.name),
+                requested_schema: None,
+                url: None,
+                request: request(name, arguments.as_ref()).as_str().to_owned(),
+                expiry: None,
+            })?;
+            plan.approval = Some(question.id.clone());
+            Ok(Some(question))
+        }
+    }
+}
+
+fn request(name: &str, arguments: Option<&RawJson>) -> RawJson {
+    let mut request = ObjectWriter::new();
+    request.string("name", name);
+    if let Some(arguments) = arguments {
+        request.raw("arguments", arguments.as_str());
+    }
+    request.finish()
+}
