@@ -91,7 +91,7 @@ async fn b32_an_allow_list_names_one_pair_and_admits_no_other() {
     // that not even the beginning of a model name shows it whole.
     let wide = format!("w{}", "-w".repeat(31));
     let servers = [("a", "a"), ("a--b", "a-b"), ("b", "b"), (&wide, &wide)];
-    one_and_two(async |mut stage| {
+    Box::pin(one_and_two(async |mut stage| {
         let mut fakes = BTreeMap::new();
         for (wanted, id) in servers {
             let builder = tools
@@ -209,7 +209,7 @@ async fn b32_an_allow_list_names_one_pair_and_admits_no_other() {
         assert_eq!(digest(&cleared), digest(&before));
         assert_eq!(listed(stage.app(), "a").await.len(), tools.len());
         stage.app().call_tool("a", "_c", "{}").await.unwrap();
-    })
+    }))
     .await;
 }
 

@@ -228,7 +228,7 @@ fn unsupported(supported: &Value) -> Reply {
 
 #[tokio::test]
 async fn b17_a_refused_version_is_chosen_anew_from_the_list() {
-    one_and_two_with(quick(), async |stage| {
+    Box::pin(one_and_two_with(quick(), async |stage| {
         // It knows the version after all.
         let fake = FakeMcp::echo(true).await;
         let asked = std::sync::atomic::AtomicBool::new(false);
@@ -276,7 +276,7 @@ async fn b17_a_refused_version_is_chosen_anew_from_the_list() {
             .await;
         assert_eq!(fake.seen_of("server/discover").len(), 2);
         assert!(fake.seen_of("initialize").is_empty());
-    })
+    }))
     .await;
 }
 

@@ -12,6 +12,7 @@
 //! | `attempt` | one round; the one place that ever makes it twice |
 //! | `rounds` | from what the server asks to the next request |
 //! | `plan` | what is needed to go on, also after a restart |
+//! | `made` | from a call that was understood to what came of it |
 //! | `ledger` | every call that is under way or rests |
 //! | `kept` | the life of calls that are kept |
 
@@ -19,6 +20,7 @@ mod approval;
 mod attempt;
 mod kept;
 mod ledger;
+mod made;
 mod operation;
 mod plan;
 mod rounds;
@@ -30,16 +32,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::made::{Found, Made, Name, Prepared};
 pub use crate::mcp::link::CallEvent;
 pub use crate::mcp::subscriptions::{Follower, Told};
 
 use self::attempt::Attempt;
-use self::kept::{Waiter, Watcher, Work};
-use self::ledger::{Entered, Ledger};
+use self::ledger::Ledger;
 use self::operation::Operation;
 use self::plan::Plan;
-use self::rounds::Advance;
-use crate::base::{AppConnection, CallId, Clock, Deadline, Namespace, ServerId};
+use crate::base::{AppConnection, CallId, Deadline, Namespace, ServerId};
 use crate::catalog::Catalog;
 use crate::catalog::names::{Claim, claim, server_of};
 use crate::catalog::output::OutputSchema;
@@ -49,7 +50,7 @@ use crate::mcp::Settings;
 use crate::mcp::era::Request;
 use crate::mcp::link::{Answered, CallOptions, Link, Listeners, Patience};
 use crate::mcp::protocol::{RawJson, method};
-use crate::model::call::{self as model, CallState, NewCall, Subject};
+use crate::model::call::{self as model, CallState, Subject};
 use crate::model::spec::LogLevel;
 use crate::registry::{Registry, Server};
 use crate::store::Store;
@@ -146,34 +147,6 @@ pub struct CallsParts {
     pub tasks: TaskTracker,
     /// Cancelled when the daemon begins to stop.
     pub draining: CancellationToken,
-}
-
-/// A call that was understood and is not made yet.
-#[derive(Debug)]
-pub struct Prepared {
-    calls: Calls,
-    server: Server,
-    app: AppConnection,
-    deadline: Deadline,
-    plan: Plan,
-    listeners: Option<Listeners>,
-    /// The id that the app gave it.
-    request_id: Option<String>,
-    detach: bool,
-}
-
-/// A call that was made.
-#[derive(Debug)]
-pub struct Made {
-    calls: Calls,
-    call_id: CallId,
-    way: Way,
-}
-
-#[derive(Debug)]
-enum Way {
-    Plain(Box<Prepared>, Entered),
-    Kept(Waiter),
 }
 
 impl Calls {
@@ -430,7 +403,7 @@ impl Calls {
             }
         };
         Ok(Found {
-            waiter: self.watch(namespace, id).await?,
+            watcher: self.watch(namespace, id).await?,
             calls: self.clone(),
         })
     }
@@ -507,192 +480,4 @@ fn offered(server: &Server, link: &Link, capability: &str) -> Result<()> {
             server.record.key.id
         ),
     ))
-}
-
-impl Prepared {
-    /// Makes the call. One that is kept is on disk then, and goes on by itself; a plain one goes on with [`Made::answer`].
-    ///
-    /// # Errors
-    /// INVALID_FIELD if the request id names another call; `CALL_NOT_APPROVED`; TOO_MANY; STORE_FAILED.
-    pub async fn make(mut self) -> Result<Made> {
-        let call = model::Call {
-            id: CallId::generate(),
-            server: self.server.record.key.clone(),
-            subject: self.plan.operation.subject(),
-            request_id: self.request_id.clone(),
-            detached: self.detach,
-            state: CallState::Running,
-            created: Clock.wall(),
-            ended: None,
-            expires: None,
-        };
-        let calls = self.calls.clone();
-        let asked = approval::ask(&calls, &self.server, &mut self.plan, &call.id)?;
-        if self.request_id.is_none() && !self.detach && asked.is_none() {
-            let call_id = call.id.clone();
-            let listeners = self.listeners.clone().unwrap_or_default();
-            let entered = Entered::new(&calls.0.ledger, call, listeners);
-            return Ok(Made {
-                calls,
-                call_id,
-                way: Way::Plain(Box::new(self), entered),
-            });
-        }
-        let new = NewCall {
-            digest: self.digest(),
-            plan: kept::encode(&self.plan)?,
-            call,
-        };
-        let work = Work {
-            plan: self.plan,
-            replies: None,
-        };
-        let listeners = self.listeners.unwrap_or_default();
-        let asked = asked.into_iter().collect();
-        let waiter = calls.begin(new, work, listeners, asked).await?;
-        Ok(Made {
-            call_id: waiter.call().id,
-            way: Way::Kept(waiter),
-            calls,
-        })
-    }
-
-    /// Recognises what is asked for.
-    fn digest(&self) -> Vec<u8> {
-        let asked = (
-            self.server.record.key.id.as_str(),
-            &self.plan.operation,
-            &self.plan.meta,
-        );
-        let text = RawJson::encode(&asked);
-        aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.bytes())
-            .as_ref()
-            .to_vec()
-    }
-
-    /// Makes a call that nothing is kept of, in the caller's task.
-    async fn run(mut self, entered: Entered) -> Result<Answer> {
-        let Some(entry) = entered.entry() else {
-            return Err(Error::internal("a call was kept before it began"));
-        };
-        let call = entry.call();
-        let options = CallOptions {
-            call_id: call.id.clone(),
-            deadline: self.deadline,
-            call_timeout: self.plan.call_timeout,
-            idle_timeout: self.plan.idle_timeout,
-            events: self.listeners.take(),
-        };
-        let calls = &self.calls;
-        let advance = calls.advance(&self.server, &self.app, &options, &mut self.plan, None);
-        let advanced = tokio::select! {
-            biased;
-            advanced = advance => advanced?,
-            () = entry.cancel.cancelled() => {
-                return Err(Error::new(Reason::Cancelled, "the call was cancelled with CancelCall"));
-            }
-        };
-        match advanced {
-            Advance::Done(result, catalog) => {
-                let output = match (&self.plan.operation, self.server.record.spec.check_results) {
-                    (Operation::Tool { name, .. }, true) => {
-                        let tool = catalog.tool(name);
-                        tool.and_then(|tool| tool.output_schema.clone())
-                    }
-                    _ => None,
-                };
-                Ok(Answer {
-                    call_id: call.id,
-                    result,
-                    output,
-                })
-            }
-            Advance::Rest(asked) => {
-                // The caller's listeners are its own no longer: the entry has them.
-                drop(options);
-                let Some(entry) = entered.keep() else {
-                    return Err(Error::internal("a call was kept before it rested"));
-                };
-                let waiter = calls.keep(&entry, &self.plan, asked).await?;
-                drop(entry);
-                answer_of(calls, waiter).await
-            }
-        }
-    }
-}
-
-async fn answer_of(calls: &Calls, waiter: Waiter) -> Result<Answer> {
-    let outcome = waiter.outcome().await?;
-    calls.told(&waiter.call(), &outcome)
-}
-
-impl Made {
-    /// The call's id.
-    #[must_use]
-    pub fn id(&self) -> &CallId {
-        &self.call_id
-    }
-
-    /// What came of it if it has ended; nothing is waited for.
-    ///
-    /// # Errors
-    /// As [`Made::answer`].
-    pub fn answer_so_far(&self) -> Result<Option<Answer>> {
-        let Way::Kept(waiter) = &self.way else {
-            return Ok(None);
-        };
-        let ended = waiter.ended();
-        ended
-            .map(|outcome| self.calls.told(&waiter.call(), &outcome))
-            .transpose()
-    }
-
-    /// Waits for the result, through every question. Dropping the future cancels the call at the server at once, unless it
-    /// is detached or somebody else waits for it too.
-    ///
-    /// # Errors
-    /// `TOOL_NOT_FOUND`, `TOOL_NOT_ALLOWED`; why the server cannot be used; `UPSTREAM_ERROR`; `OUTCOME_UNKNOWN`;
-    /// `CANCELLED`; `DRAINING` if it waits on when the daemon stops.
-    pub async fn answer(self) -> Result<Answer> {
-        match self.way {
-            Way::Plain(prepared, entered) => Box::pin(prepared.run(entered)).await,
-            Way::Kept(waiter) => answer_of(&self.calls, waiter).await,
-        }
-    }
-}
-
-/// What names a call.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Name {
-    /// Its id.
-    Id(CallId),
-    /// The id that an app gave it.
-    Request(String),
-}
-
-/// A call that was found. Looking at it keeps nothing alive.
-#[derive(Debug)]
-pub struct Found {
-    calls: Calls,
-    waiter: Watcher,
-}
-
-impl Found {
-    /// The call.
-    #[must_use]
-    pub fn call(&self) -> model::Call {
-        self.waiter.call()
-    }
-
-    /// What came of it, if it has ended.
-    #[must_use]
-    pub fn outcome(&self) -> Option<Result<Answer>> {
-        let outcome = self.waiter.ended()?;
-        Some(self.calls.told(&self.waiter.call(), &outcome))
-    }
-
-    /// Waits for its end. Dropping the future does nothing to it.
-    pub async fn wait(&self) {
-        self.waiter.over().await;
-    }
 }
