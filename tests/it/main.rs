@@ -14,6 +14,7 @@
 
 mod allow_lists;
 mod answers;
+mod audience;
 mod auth_attacks;
 mod auth_clients;
 mod auth_discovery;
@@ -69,6 +70,7 @@ mod survey;
 mod task_transports;
 mod tasks;
 mod transports;
+mod unattended;
 mod updates;
 mod vault;
 mod wire;
