@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::call::KeepCalls;
+pub use crate::model::spec::Unattended;
 pub use crate::model::vault::KeyBackend;
 pub use load::{ConfigError, Environment, Sources};
 pub use rules::{AccessRule, HostRule, NamespacePattern, SocketMode};
@@ -259,9 +260,18 @@ pub struct ReconnectConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QuestionConfig {
-    /// How long a question stays open. Default 1h; 1s to 720h.
+    /// How long a question to people stays open. Default 1h; 1s to 720h. Servers may set their own, as of the two below.
     #[serde(with = "duration")]
     pub expiry: Duration,
+    /// How long a request for an answer of a language model stays open. Default 1h; 1s to 720h.
+    #[serde(with = "duration")]
+    pub sampling_expiry: Duration,
+    /// How long a call waits for an approval. Default 1h; 1s to 720h.
+    #[serde(with = "duration")]
+    pub approval_expiry: Duration,
+    /// What becomes of questions that come while no app is there that says it can answer them. Default `"hold"`: they wait;
+    /// `"decline"`: they end at once as declined. Servers may set their own.
+    pub unattended: Unattended,
     /// Open questions per server. Default 1,000; 1 to 100,000.
     pub max_pending_per_server: usize,
     /// One question to people with everything in it, in bytes. Default 256 KiB; 4 KiB to 16 MiB.
@@ -431,6 +441,9 @@ impl Default for QuestionConfig {
     fn default() -> Self {
         Self {
             expiry: Duration::from_hours(1),
+            sampling_expiry: Duration::from_hours(1),
+            approval_expiry: Duration::from_hours(1),
+            unattended: Unattended::Hold,
             max_pending_per_server: 1_000,
             max_bytes: 256 * 1024,
             max_sampling_bytes: 1024 * 1024,

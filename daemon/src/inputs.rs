@@ -22,11 +22,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::base::{CallId, Clock, ElicitationId, Namespace, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result, Violation};
+use crate::inputs::audience::Audience;
 use crate::inputs::form::{Form, Refusal};
 use crate::model::call::{NewCall, QuestionLimits};
 use crate::model::question::{Answer, Mode, Question, QuestionState};
+use crate::model::spec::Unattended;
 use crate::store::{Store, already_resolved};
 
+pub mod audience;
 pub mod destination;
 pub mod form;
 mod life;
@@ -35,8 +38,14 @@ mod sampling;
 /// Bounds of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InputsConfig {
-    /// A question without an expiry of its own ends after this long.
+    /// A question to people without an expiry of its own ends after this long.
     pub expiry: Duration,
+    /// The same for what a model is asked.
+    pub sampling_expiry: Duration,
+    /// The same for approvals of calls.
+    pub approval_expiry: Duration,
+    /// What becomes of questions that nobody can answer who is there, unless their server says.
+    pub unattended: Unattended,
     /// Pending questions of one server; a further one is refused.
     pub max_pending_per_server: usize,
     /// Bytes of one question to people; a larger one is refused.
@@ -55,6 +64,14 @@ impl InputsConfig {
         }
     }
 
+    fn expiry(&self, mode: Mode) -> Duration {
+        match mode {
+            Mode::Form | Mode::Url => self.expiry,
+            Mode::Approval => self.approval_expiry,
+            Mode::Sampling => self.sampling_expiry,
+        }
+    }
+
     /// The bound on one question, and the key that sets it.
     fn most_bytes(&self, mode: Mode) -> (usize, &'static str) {
         match mode {
@@ -69,6 +86,9 @@ impl Default for InputsConfig {
     fn default() -> Self {
         Self {
             expiry: Duration::from_hours(1),
+            sampling_expiry: Duration::from_hours(1),
+            approval_expiry: Duration::from_hours(1),
+            unattended: Unattended::Hold,
             max_pending_per_server: 1000,
             max_bytes: 256 << 10,
             max_sampling_bytes: 1 << 20,
@@ -112,6 +132,7 @@ impl std::fmt::Debug for Inputs {
 
 struct Inner {
     store: Store,
+    audience: Audience,
     config: InputsConfig,
     /// Questions whose answers somebody waits for. Never locked across an await.
     waiting: Mutex<Waiting>,
@@ -168,6 +189,7 @@ impl Inputs {
     #[must_use]
     pub fn new(store: Store, config: InputsConfig) -> Self {
         let inner = Arc::new(Inner {
+            audience: Audience::new(store.clone()),
             store,
             config,
             waiting: Mutex::default(),
@@ -188,12 +210,42 @@ impl Inputs {
         Self(inner)
     }
 
+    /// Who can be asked.
+    #[must_use]
+    pub fn audience(&self) -> &Audience {
+        &self.0.audience
+    }
+
+    /// What becomes of questions that nobody can answer who is there, unless their server says.
+    #[must_use]
+    pub fn unattended(&self) -> Unattended {
+        self.0.config.unattended
+    }
+
+    /// Puts a question on the queue that ends at once as declined, for whoever looks later.
+    ///
+    /// # Errors
+    /// As [`Inputs::ask`].
+    pub async fn decline(&self, question: NewQuestion) -> Result<()> {
+        let question = self.prepare(question)?;
+        let question = Question {
+            state: QuestionState::Declined,
+            resolved: Some(question.created),
+            ..question
+        };
+        let limits = self.0.config.limits();
+        self.0.store.put_question(question, limits).await?;
+        Ok(())
+    }
+
     /// Gives a question its id and its times.
     ///
     /// # Errors
     /// [`Reason::MessageTooLarge`] if it is.
     pub fn prepare(&self, question: NewQuestion) -> Result<Question> {
-        let expiry = question.expiry.unwrap_or(self.0.config.expiry);
+        let expiry = question
+            .expiry
+            .unwrap_or(self.0.config.expiry(question.mode));
         let created = Clock.wall();
         let question = Question {
             id: ElicitationId::generate(),
@@ -248,7 +300,9 @@ impl Inputs {
         question: NewQuestion,
         server_gone: Vec<CancellationToken>,
     ) -> Result<Ticket> {
-        let expiry = question.expiry.unwrap_or(self.0.config.expiry);
+        let expiry = question
+            .expiry
+            .unwrap_or(self.0.config.expiry(question.mode));
         let question = self.prepare(question)?;
         let (answer, answered) = oneshot::channel();
         let (end, ended) = oneshot::channel();

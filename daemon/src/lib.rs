@@ -131,12 +131,16 @@ impl Daemon {
             store.clone(),
             InputsConfig {
                 expiry: config.questions.expiry,
+                sampling_expiry: config.questions.sampling_expiry,
+                approval_expiry: config.questions.approval_expiry,
+                unattended: config.questions.unattended,
                 max_pending_per_server: config.questions.max_pending_per_server,
                 max_bytes: config.questions.max_bytes,
                 max_sampling_bytes: config.questions.max_sampling_bytes,
                 max_pending_bytes: config.questions.max_pending_bytes,
             },
         );
+        inputs.audience().recall().await?;
         let load = Load::default();
         let (callback, visits) = Callback::new(callback_options(&config), tracker.clone());
         let auth = Auth::start(AuthParts {

@@ -96,7 +96,7 @@ async fn c11_a_call_is_shown_and_made_once_somebody_agrees() {
 #[tokio::test]
 async fn c11_without_consent_a_call_is_not_made() {
     one_and_two_with(
-        TestDaemon::builder().set("questions.expiry", "1s"),
+        TestDaemon::builder().set("questions.approval_expiry", "1s"),
         async |stage| {
             let fake = FakeMcp::echo(true).await;
             let spec = with_policy(http_spec("S", &fake.url()), asking_for("echo"), false);

@@ -15,6 +15,7 @@
 mod allow_lists;
 mod answers;
 mod approvals;
+mod audience;
 mod auth_attacks;
 mod auth_clients;
 mod auth_discovery;
@@ -71,6 +72,7 @@ mod survey;
 mod task_transports;
 mod tasks;
 mod transports;
+mod unattended;
 mod updates;
 mod vault;
 mod wire;

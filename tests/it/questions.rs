@@ -38,7 +38,7 @@ pub(crate) fn complete(text: &Value) -> Value {
     json!({"resultType": "complete", "content": [{"type": "text", "text": text.to_string()}]})
 }
 
-/// A server whose `ask` answers with what it was told.
+/// A server whose `ask` answers with what it was told. Its questions on streams have the ids `q-1`, `q-2` and so on.
 pub(crate) async fn asking(way: Way) -> FakeMcp {
     let builder = if matches!(way, Way::Result) {
         FakeMcp::modern()
@@ -47,9 +47,12 @@ pub(crate) async fn asking(way: Way) -> FakeMcp {
     };
     let fake = builder.tool(tool("ask")).start().await;
     let server = fake.clone();
+    let calls = std::sync::atomic::AtomicUsize::new(0);
     fake.on("tools/call", move |seen| {
         let server = server.clone();
+        let number = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         async move {
+            let id = format!("q-{number}");
             match way {
                 Way::Result => match seen.params()["inputResponses"]["who"].clone() {
                     Value::Null => {
@@ -63,12 +66,12 @@ pub(crate) async fn asking(way: Way) -> FakeMcp {
                     answer => Reply::Json(complete(&answer)),
                 },
                 Way::CallStream => stream(async move |writer: SseWriter| {
-                    writer.message(&ask("q-1")).await;
-                    finish(&server, &writer).await;
+                    writer.message(&ask(&id)).await;
+                    finish(&server, &writer, &id).await;
                 }),
                 Way::PushStream => stream(async move |writer: SseWriter| {
-                    server.push(ask("q-1")).await;
-                    finish(&server, &writer).await;
+                    server.push(ask(&id)).await;
+                    finish(&server, &writer, &id).await;
                 }),
             }
         }
@@ -76,8 +79,8 @@ pub(crate) async fn asking(way: Way) -> FakeMcp {
     fake
 }
 
-async fn finish(server: &FakeMcp, writer: &SseWriter) {
-    let id = json!("q-1");
+async fn finish(server: &FakeMcp, writer: &SseWriter, id: &str) {
+    let id = json!(id);
     tokio::select! {
         answer = server.wait("the answer", |seen| seen.answers(&id)) => {
             writer.result(complete(&answer.json["result"])).await;

@@ -48,11 +48,14 @@ pub(crate) async fn sampling(way: Way, params: Value) -> FakeMcp {
     };
     let fake = builder.tool(tool("ask")).start().await;
     let server = fake.clone();
+    let calls = std::sync::atomic::AtomicUsize::new(0);
     fake.on("tools/call", move |seen| {
         let (server, params) = (server.clone(), params.clone());
+        let number = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         async move {
+            let id = json!(format!("s-{number}"));
             let pushed = json!({
-                "jsonrpc": "2.0", "id": "s-1", "method": "sampling/createMessage", "params": params,
+                "jsonrpc": "2.0", "id": id, "method": "sampling/createMessage", "params": params,
             });
             match way {
                 Way::Result => match seen.params()["inputResponses"]["model"].clone() {
@@ -67,11 +70,11 @@ pub(crate) async fn sampling(way: Way, params: Value) -> FakeMcp {
                 },
                 Way::CallStream => stream(async move |writer: SseWriter| {
                     writer.message(&pushed).await;
-                    finish(&server, &writer).await;
+                    finish(&server, &writer, &id).await;
                 }),
                 Way::PushStream => stream(async move |writer: SseWriter| {
                     server.push(pushed).await;
-                    finish(&server, &writer).await;
+                    finish(&server, &writer, &id).await;
                 }),
             }
         }
@@ -80,10 +83,9 @@ pub(crate) async fn sampling(way: Way, params: Value) -> FakeMcp {
 }
 
 /// Answers a call with what came of the request: a result, or an error.
-async fn finish(server: &FakeMcp, writer: &SseWriter) {
-    let id = json!("s-1");
+async fn finish(server: &FakeMcp, writer: &SseWriter, id: &Value) {
     tokio::select! {
-        answer = server.wait("the answer", |seen| seen.answers(&id)) => {
+        answer = server.wait("the answer", |seen| seen.answers(id)) => {
             let told = match &answer.json["result"] {
                 Value::Null => &answer.json["error"],
                 result => result,

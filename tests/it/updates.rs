@@ -216,6 +216,7 @@ async fn filters_hold_for_the_snapshot_and_for_changes() {
             server_ids: strings(server_ids),
             kinds: kinds.iter().map(|&kind| kind.into()).collect(),
             resume_token: String::new(),
+            ..Default::default()
         };
         app.updates_with(request).await.unwrap()
     };

@@ -111,6 +111,14 @@ impl Builder {
         self
     }
 
+    /// Sets who may use which namespaces: a TOML array of tables.
+    #[must_use]
+    pub fn access(mut self, rules: &str) -> Self {
+        let section = self.settings.entry(String::new()).or_default();
+        section.insert("access".to_owned(), rules.to_owned());
+        self
+    }
+
     /// Sets a configuration key unless it is set already.
     #[must_use]
     pub fn or_set(self, key: &str, value: impl Into<toml_value::TomlValue>) -> Self {

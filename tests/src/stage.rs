@@ -72,7 +72,8 @@ pub async fn one_and_two(story: impl AsyncFn(Stage)) {
 /// The same with a configured daemon.
 pub async fn one_and_two_with(builder: Builder, story: impl AsyncFn(Stage)) {
     for count in 1..=2 {
-        story(Stage::set(builder.clone(), count).await).await;
+        // A story holds whole messages of the contract.
+        Box::pin(story(Stage::set(builder.clone(), count).await)).await;
     }
 }
 

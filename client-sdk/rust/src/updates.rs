@@ -18,8 +18,8 @@ use tonic::{Code, Streaming};
 use crate::error::{Error, Reason, Result};
 use crate::proto::update_service_client::UpdateServiceClient;
 use crate::proto::{
-    Call, Elicitation, SamplingRequest, Server, StreamUpdatesRequest, StreamUpdatesResponse,
-    UpdateKind, stream_updates_response, upsert,
+    Call, CanAnswer, Elicitation, SamplingRequest, Server, StreamUpdatesRequest,
+    StreamUpdatesResponse, UpdateKind, stream_updates_response, upsert,
 };
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -38,6 +38,8 @@ pub struct UpdateFilter {
     pub kinds: Vec<UpdateKind>,
     /// [`Update::resume_token`] of the last update that was handled, also by an earlier process. Empty: a snapshot.
     pub resume_token: String,
+    /// What this app can answer while it follows: servers are told, also after the stream was repaired. `None`: nothing.
+    pub can_answer: Option<CanAnswer>,
 }
 
 /// One item of [`Updates`].
@@ -116,6 +118,7 @@ impl Updates {
                 server_ids: filter.server_ids,
                 kinds: filter.kinds.into_iter().map(i32::from).collect(),
                 resume_token: filter.resume_token,
+                can_answer: filter.can_answer,
             },
             link: None,
             in_snapshot: false,

@@ -11,7 +11,8 @@ use crate::catalog::names::{Style, model_name};
 use crate::model::call::{Call, CallState, Subject};
 use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::spec::{
-    HttpMode, Isolation, LogLevel, NamedSecret, ServerSpec, TransportSpec, UnixProtocol,
+    HttpMode, Isolation, LogLevel, NamedSecret, QuestionPolicy, ServerSpec, TransportSpec,
+    Unattended, UnixProtocol,
 };
 use crate::model::status::{
     CacheScope, ConnectionState, Era, Failure, Implementation, ListStatus, LogLine, Push,
@@ -94,14 +95,17 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
         name: spec.name,
         transport: Some(transport),
         protocol_version: spec.protocol_version.unwrap_or_default(),
-        client_capabilities: Some(v1::ClientCapabilities {
-            elicitation_form: spec.capabilities.elicitation_form,
-            elicitation_url: spec.capabilities.elicitation_url,
-            sampling: spec.capabilities.sampling,
-            sampling_tools: spec.capabilities.sampling_tools,
-            sampling_context: spec.capabilities.sampling_context,
-            extensions_json: spec.capabilities.extensions,
-        }),
+        client_capabilities: spec
+            .capabilities
+            .map(|capabilities| v1::ClientCapabilities {
+                elicitation_form: capabilities.abilities.elicitation_form,
+                elicitation_url: capabilities.abilities.elicitation_url,
+                sampling: capabilities.abilities.sampling,
+                sampling_tools: capabilities.abilities.sampling_tools,
+                sampling_context: capabilities.abilities.sampling_context,
+                extensions_json: capabilities.extensions,
+            }),
+        question_policy: question_policy(spec.questions),
         roots: spec
             .roots
             .into_iter()
@@ -135,6 +139,21 @@ fn spec(spec: ServerSpec) -> v1::ServerSpec {
         check_results: spec.check_results,
         approval: approval::shown(spec.approval),
     }
+}
+
+/// What becomes of questions; `None` if all is as configured.
+fn question_policy(policy: QuestionPolicy) -> Option<v1::QuestionPolicy> {
+    (policy != QuestionPolicy::default()).then(|| v1::QuestionPolicy {
+        unattended: match policy.unattended {
+            None => v1::UnattendedPolicy::Unspecified,
+            Some(Unattended::Hold) => v1::UnattendedPolicy::Hold,
+            Some(Unattended::Decline) => v1::UnattendedPolicy::Decline,
+        }
+        .into(),
+        elicitation_expiry: policy.elicitation_expiry.map(duration),
+        sampling_expiry: policy.sampling_expiry.map(duration),
+        approval_expiry: policy.approval_expiry.map(duration),
+    })
 }
 
 /// Headers without their values.

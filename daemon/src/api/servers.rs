@@ -86,7 +86,7 @@ impl ServerService for Servers {
             spec: spec::server_spec(request.spec)?,
             register_only: request.register_only,
         };
-        let (server, outcome) = self.0.registry.add(new).await?;
+        let (server, outcome) = Box::pin(self.0.registry.add(new)).await?;
         let outcome = match outcome {
             Outcome::Created => v1::AddOutcome::Created,
             Outcome::Existing => v1::AddOutcome::Existing,

@@ -10,9 +10,9 @@ use crate::base::Secret;
 use crate::error::{Error, Result};
 use crate::model::rules::ToolRules;
 use crate::model::spec::{
-    ClientCapabilities, ClientCertificate, HttpMode, HttpSpec, Isolation, NamedSecret, RetryPolicy,
-    Root, ServerSpec, StdioSpec, Timeouts, TransportSpec, UnixProtocol, UnixSocketSpec,
-    normalize_url,
+    Abilities, ClientCapabilities, ClientCertificate, HttpMode, HttpSpec, Isolation, NamedSecret,
+    QuestionPolicy, RetryPolicy, Root, ServerSpec, StdioSpec, Timeouts, TransportSpec, Unattended,
+    UnixProtocol, UnixSocketSpec, normalize_url,
 };
 
 /// A duration that is not negative.
@@ -66,6 +66,7 @@ pub(super) fn server_spec(spec: Option<v1::ServerSpec>) -> Result<ServerSpec> {
         check_results: spec.check_results,
         approval: approval::policy(spec.approval)?,
         auth: authorization::spec(spec.authorization)?,
+        questions: questions(spec.question_policy)?,
     })
 }
 
@@ -108,6 +109,20 @@ fn apply_path(current: &mut ServerSpec, new: &v1::ServerSpec, path: &str) -> Res
         "protocol_version" => current.protocol_version = optional(new.protocol_version.clone()),
         "client_capabilities" => {
             current.capabilities = capabilities(new.client_capabilities.clone());
+        }
+        "question_policy" => current.questions = questions(new.question_policy)?,
+        "question_policy.unattended" => {
+            current.questions.unattended = questions(new.question_policy)?.unattended;
+        }
+        "question_policy.elicitation_expiry" => {
+            current.questions.elicitation_expiry =
+                questions(new.question_policy)?.elicitation_expiry;
+        }
+        "question_policy.sampling_expiry" => {
+            current.questions.sampling_expiry = questions(new.question_policy)?.sampling_expiry;
+        }
+        "question_policy.approval_expiry" => {
+            current.questions.approval_expiry = questions(new.question_policy)?.approval_expiry;
         }
         "roots" => current.roots = roots(new.roots.clone()),
         "isolation" => current.isolation = isolation(new.isolation)?,
@@ -318,16 +333,48 @@ pub(super) fn optional(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-fn capabilities(capabilities: Option<v1::ClientCapabilities>) -> ClientCapabilities {
-    let capabilities = capabilities.unwrap_or_default();
-    ClientCapabilities {
-        elicitation_form: capabilities.elicitation_form,
-        elicitation_url: capabilities.elicitation_url,
-        sampling: capabilities.sampling,
-        sampling_tools: capabilities.sampling_tools,
-        sampling_context: capabilities.sampling_context,
+fn capabilities(capabilities: Option<v1::ClientCapabilities>) -> Option<ClientCapabilities> {
+    let capabilities = capabilities?;
+    Some(ClientCapabilities {
+        abilities: Abilities {
+            elicitation_form: capabilities.elicitation_form,
+            elicitation_url: capabilities.elicitation_url,
+            sampling: capabilities.sampling,
+            sampling_tools: capabilities.sampling_tools,
+            sampling_context: capabilities.sampling_context,
+        },
         extensions: capabilities.extensions_json,
-    }
+    })
+}
+
+fn questions(policy: Option<v1::QuestionPolicy>) -> Result<QuestionPolicy> {
+    let policy = policy.unwrap_or_default();
+    let unattended = policy.unattended;
+    Ok(QuestionPolicy {
+        unattended: match v1::UnattendedPolicy::try_from(unattended) {
+            Ok(v1::UnattendedPolicy::Unspecified) => None,
+            Ok(v1::UnattendedPolicy::Hold) => Some(Unattended::Hold),
+            Ok(v1::UnattendedPolicy::Decline) => Some(Unattended::Decline),
+            Err(_) => {
+                return Err(Error::invalid(
+                    "spec.question_policy.unattended",
+                    format!("{unattended} is no value of UnattendedPolicy"),
+                ));
+            }
+        },
+        elicitation_expiry: duration(
+            policy.elicitation_expiry,
+            "spec.question_policy.elicitation_expiry",
+        )?,
+        sampling_expiry: duration(
+            policy.sampling_expiry,
+            "spec.question_policy.sampling_expiry",
+        )?,
+        approval_expiry: duration(
+            policy.approval_expiry,
+            "spec.question_policy.approval_expiry",
+        )?,
+    })
 }
 
 fn roots(roots: Vec<v1::Root>) -> Vec<Root> {

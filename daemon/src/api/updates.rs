@@ -21,7 +21,9 @@ use super::context::{RequestContext, bounded};
 use super::{Access, Shared, convert, model_request};
 use crate::base::{Caller, Clock, Namespace, Revision, ServerId};
 use crate::error::{Error, Reason, Result};
+use crate::inputs::audience::{Attachment, Scope};
 use crate::model::question::Mode;
+use crate::model::spec::Abilities;
 use crate::model::update::{Body, Filter, Kind, Update};
 use crate::store::Store;
 
@@ -48,6 +50,8 @@ struct Subscriber {
     snapshot: Option<VecDeque<Body>>,
     batch: VecDeque<Arc<Update>>,
     _permit: OwnedSemaphorePermit,
+    /// Says what the subscriber can answer.
+    _attachment: Option<Attachment>,
 }
 
 impl Updates {
@@ -62,6 +66,11 @@ impl Updates {
             )
         })?;
         let store = self.0.store.clone();
+        // Before the first response: whoever has that has been heard.
+        let attachment = match request.can_answer {
+            Some(can_answer) => Some(self.attach(&filter, can_answer, &context).await?),
+            None => None,
+        };
         let head = store.head();
         let (cursor, snapshot) = if request.resume_token.is_empty() {
             let (revision, bodies) = context.within(store.snapshot(filter.clone())).await?;
@@ -85,7 +94,38 @@ impl Updates {
             snapshot,
             batch: VecDeque::new(),
             _permit: permit,
+            _attachment: attachment,
         })
+    }
+
+    /// Lets servers know what a subscriber can answer, for as long as it follows.
+    async fn attach(
+        &self,
+        filter: &Filter,
+        can: v1::CanAnswer,
+        context: &RequestContext,
+    ) -> Result<Attachment> {
+        let abilities = Abilities {
+            elicitation_form: can.elicitation_form,
+            elicitation_url: can.elicitation_url,
+            sampling: can.sampling,
+            sampling_tools: can.sampling_tools,
+            sampling_context: can.sampling_context,
+        };
+        if let Some(part) = abilities.stray_part() {
+            return Err(Error::invalid(
+                format!("can_answer.{part}"),
+                "it is a part of `sampling`, which is not set",
+            ));
+        }
+        let scope = if filter.namespaces.is_empty() {
+            let (access, caller) = (self.0.access.clone(), context.caller());
+            Scope::Permitted(Arc::new(move |namespace| access.allows(caller, namespace)))
+        } else {
+            Scope::These(filter.namespaces.clone())
+        };
+        let attaching = self.0.inputs.audience().attach(scope, abilities);
+        context.within(attaching).await
     }
 
     fn filter(

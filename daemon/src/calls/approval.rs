@@ -56,7 +56,7 @@ pub(super) fn ask(
                 requested_schema: None,
                 url: None,
                 request: request(name, arguments.as_ref()).as_str().to_owned(),
-                expiry: None,
+                expiry: spec.questions.expiry(Mode::Approval),
             })?;
             plan.approval = Some(question.id.clone());
             Ok(Some(question))

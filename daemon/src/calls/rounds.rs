@@ -87,7 +87,7 @@ impl Calls {
                 continue;
             }
             count(plan, &asked, link.max_rounds())?;
-            let (slots, questions) = self.consider(&link, &options.call_id, &asked)?;
+            let (slots, questions) = self.consider(&link, &options.call_id, &asked).await?;
             plan.wait = Some(Wait {
                 slots,
                 state: asked.state,
@@ -102,10 +102,11 @@ impl Calls {
     }
 
     /// Sorts what a server asks for: what needs nobody, and the questions.
-    fn consider(&self, link: &Link, call: &CallId, asked: &InputRequired) -> Result<Sorted> {
+    async fn consider(&self, link: &Link, call: &CallId, asked: &InputRequired) -> Result<Sorted> {
         let (mut slots, mut questions) = (Vec::new(), Vec::new());
         for request in &asked.requests {
-            let need = link.asker().consider(&request.method, &request.params);
+            let asker = link.asker();
+            let need = asker.consider(&request.method, &request.params, asked.told);
             let slot = match need.map_err(|refused| not_answered(&request.method, refused))? {
                 Need::Nobody(answer) => Slot::Answer(answer),
                 Need::Human(question) => {
@@ -117,11 +118,25 @@ impl Calls {
                     questions.push(question);
                     Slot::Question(id, request.method.clone())
                 }
+                Need::Declined(question) => {
+                    let answer = asker.decline(&request.method, question, Some(call)).await;
+                    if asked.by_error {
+                        return Err(unattended());
+                    }
+                    Slot::Answer(answer.map_err(|why| not_answered(&request.method, why))?)
+                }
             };
             slots.push((request.key.clone(), slot));
         }
         Ok((slots, questions))
     }
+}
+
+fn unattended() -> Error {
+    Error::new(
+        Reason::InputDeclined,
+        "what the server needs nobody is there to give, and it does not go on without",
+    )
 }
 
 /// Whether the server still waits for pages to be done with that were opened for it.

@@ -65,6 +65,7 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
     let timeouts = &config.timeouts;
     let reconnect = &config.reconnect;
     let updates = &config.updates;
+    let questions = &config.questions;
     let auth = &config.auth;
     let probe_max = timeouts.connect.max(TENTH);
     let table = [
@@ -109,9 +110,16 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
             SECOND,
             DAY,
         ),
+        ("questions.expiry", questions.expiry, SECOND, 30 * DAY),
         (
-            "questions.expiry",
-            config.questions.expiry,
+            "questions.sampling_expiry",
+            questions.sampling_expiry,
+            SECOND,
+            30 * DAY,
+        ),
+        (
+            "questions.approval_expiry",
+            questions.approval_expiry,
             SECOND,
             30 * DAY,
         ),

@@ -9,22 +9,30 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::base::ServerKey;
+use crate::base::{CallId, ServerKey};
 use crate::error::{Error, RpcError};
 use crate::inputs::{Inputs, NewQuestion, Ticket};
 use crate::mcp::link::Running;
 use crate::mcp::protocol::{ObjectWriter, RawJson, code, method};
 use crate::model::question::{Answer, Mode};
-use crate::model::spec::{ClientCapabilities, Root, ServerSpec};
+use crate::model::spec::{Abilities, QuestionPolicy, Root, ServerSpec, Unattended};
 
 /// Answers the requests of one server.
 #[derive(Clone, Debug)]
 pub struct Asker {
     inputs: Inputs,
-    server: Arc<RwLock<ServerKey>>,
+    server: Arc<RwLock<About>>,
     name: Arc<str>,
-    capabilities: ClientCapabilities,
+    /// What the server was told for good; `None` if it is told anew with every request what somebody can answer.
+    told: Option<Abilities>,
     roots: Arc<[Root]>,
+}
+
+/// What may change about a server while it is connected.
+#[derive(Clone, Debug)]
+struct About {
+    key: ServerKey,
+    policy: QuestionPolicy,
 }
 
 /// What a request of a server needs.
@@ -34,6 +42,8 @@ pub enum Need {
     Nobody(RawJson),
     /// Somebody who answers this question.
     Human(NewQuestion),
+    /// Nobody is there who can, and it shall not wait: it is put on the queue as one that was declined.
+    Declined(NewQuestion),
 }
 
 /// Why a request of a server got no answer.
@@ -68,41 +78,107 @@ impl Unanswered {
 }
 
 impl Asker {
-    /// An asker for the server with this registration.
+    /// An asker for the server with this registration. `told`: what a legacy server was told in its handshake.
     #[must_use]
-    pub fn new(inputs: Inputs, server: ServerKey, spec: &ServerSpec) -> Self {
+    pub fn new(
+        inputs: Inputs,
+        server: ServerKey,
+        spec: &ServerSpec,
+        told: Option<Abilities>,
+    ) -> Self {
+        let explicit = spec.capabilities.as_ref();
         Self {
             inputs,
-            server: Arc::new(RwLock::new(server)),
+            server: Arc::new(RwLock::new(About {
+                key: server,
+                policy: spec.questions,
+            })),
             name: spec.name.as_str().into(),
-            capabilities: spec.capabilities.clone(),
+            told: told.or_else(|| explicit.map(|explicit| explicit.abilities)),
             roots: spec.roots.clone().into(),
         }
     }
 
     /// The server has a new id.
     pub fn rename(&self, key: ServerKey) {
-        *self.server.write().unwrap_or_else(PoisonError::into_inner) = key;
+        self.server
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .key = key;
     }
 
-    /// Finds out what to do about a request of the server: the answer, where nobody has to be asked, or the question.
+    /// What becomes of questions.
+    #[must_use]
+    pub fn policy(&self) -> QuestionPolicy {
+        self.about().policy
+    }
+
+    /// What becomes of questions has changed.
+    pub fn set_policy(&self, policy: QuestionPolicy) {
+        self.server
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .policy = policy;
+    }
+
+    fn about(&self) -> About {
+        let about = self.server.read();
+        about.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the server may ask for, as of now.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        let now = || {
+            self.inputs
+                .audience()
+                .abilities(&self.about().key.namespace)
+        };
+        self.told.unwrap_or_else(now)
+    }
+
+    /// Finds out what to do about a request of the server, which was `told` what it may ask for: the answer, where nobody has
+    /// to be asked, or the question.
     ///
     /// # Errors
     /// Refused with -32601 for what was not advertised, with -32602 for a malformed request or a mode that was not.
-    pub fn consider(&self, method: &str, params: &RawJson) -> Result<Need, Unanswered> {
+    pub fn consider(
+        &self,
+        method: &str,
+        params: &RawJson,
+        told: Abilities,
+    ) -> Result<Need, Unanswered> {
         match method {
             method::ROOTS_LIST if !self.roots.is_empty() => Ok(Need::Nobody(self.list_roots())),
-            method::ELICIT => self.elicitation(params).map(Need::Human),
-            method::CREATE_MESSAGE if self.capabilities.sampling => {
-                let summary = sampling::summary(params, &self.capabilities)?;
+            method::ELICIT => {
+                let question = self.elicitation(params, told)?;
+                Ok(self.need(question))
+            }
+            method::CREATE_MESSAGE if told.sampling => {
+                let summary = sampling::summary(params, told)?;
                 let question = self.question(Mode::Sampling, summary, params);
-                Ok(Need::Human(question))
+                Ok(self.need(question))
             }
             _ => Err(Unanswered::Refused(RpcError {
                 code: code::METHOD_NOT_FOUND,
                 message: format!("`{method}` is not supported by this client"),
                 data: None,
             })),
+        }
+    }
+
+    /// Whether a question waits for somebody.
+    fn need(&self, question: NewQuestion) -> Need {
+        let About { key, policy } = self.about();
+        let unattended = policy
+            .unattended
+            .unwrap_or_else(|| self.inputs.unattended());
+        let audience = self.inputs.audience();
+        match unattended {
+            Unattended::Decline if !audience.attends(&key.namespace, question.mode) => {
+                Need::Declined(question)
+            }
+            _ => Need::Human(question),
         }
     }
 
@@ -123,11 +199,11 @@ impl Asker {
         result.finish()
     }
 
-    fn elicitation(&self, params: &RawJson) -> Result<NewQuestion, Unanswered> {
+    fn elicitation(&self, params: &RawJson, told: Abilities) -> Result<NewQuestion, Unanswered> {
         let text = |name: &str| params.get(name).and_then(|value| value.read::<String>());
         let (mode, advertised) = match text("mode").as_deref() {
-            None | Some("form") => (Mode::Form, self.capabilities.elicitation_form),
-            Some("url") => (Mode::Url, self.capabilities.elicitation_url),
+            None | Some("form") => (Mode::Form, told.elicitation_form),
+            Some("url") => (Mode::Url, told.elicitation_url),
             Some(_) => return Err(invalid("unknown elicitation mode")),
         };
         if !advertised {
@@ -155,12 +231,9 @@ impl Asker {
     }
 
     fn question(&self, mode: Mode, message: String, params: &RawJson) -> NewQuestion {
+        let About { key, policy } = self.about();
         NewQuestion {
-            server: self
-                .server
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            server: key,
             server_name: self.name.to_string(),
             call_id: None,
             mode,
@@ -168,8 +241,27 @@ impl Asker {
             requested_schema: None,
             url: None,
             request: params.as_str().to_owned(),
-            expiry: None,
+            expiry: policy.expiry(mode),
         }
+    }
+
+    /// Puts a question on the queue that nobody is there to answer, and gives the answer.
+    ///
+    /// # Errors
+    /// As [`Asker::ask`]; declined as [`Asker::encode`].
+    pub async fn decline(
+        &self,
+        method: &str,
+        question: NewQuestion,
+        call: Option<&CallId>,
+    ) -> Result<RawJson, Unanswered> {
+        let question = NewQuestion {
+            call_id: call.cloned(),
+            ..question
+        };
+        let declining = self.inputs.decline(question);
+        declining.await.map_err(Unanswered::Failed)?;
+        Self::encode(method, Answer::Decline)
     }
 
     /// Puts a question on the queue; see [`Inputs::ask`] for `server_gone`.

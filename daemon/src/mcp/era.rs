@@ -12,7 +12,7 @@ pub use task::{Task, TaskProgress};
 use crate::error::{Error, Reason, Result, RpcError};
 use crate::mcp::headers;
 use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, ObjectWriter, RawJson, code, method};
-use crate::model::spec::{LogLevel, ServerSpec};
+use crate::model::spec::{Abilities, LogLevel, ServerSpec};
 use crate::model::status::Era;
 
 /// The newest modern version.
@@ -112,7 +112,9 @@ pub struct Frame {
 pub struct Dialect {
     era: Era,
     version: String,
-    capabilities: RawJson,
+    has_roots: bool,
+    /// Raw, as the registration has them; empty if none.
+    extensions: String,
 }
 
 impl Dialect {
@@ -122,7 +124,12 @@ impl Dialect {
         Self {
             era,
             version: version.to_owned(),
-            capabilities: client_capabilities(spec, era),
+            has_roots: !spec.roots.is_empty(),
+            extensions: spec
+                .capabilities
+                .as_ref()
+                .map(|capabilities| capabilities.extensions.clone())
+                .unwrap_or_default(),
         }
     }
 
@@ -138,9 +145,9 @@ impl Dialect {
         &self.version
     }
 
-    /// Encodes a request under an id that is not in use.
+    /// Encodes a request under an id that is not in use. A modern server is told what it may ask for.
     #[must_use]
-    pub fn encode(&self, request: &Request, id: u64) -> Frame {
+    pub fn encode(&self, request: &Request, id: u64, able: Abilities) -> Frame {
         let mut meta = ObjectWriter::new();
         for (key, value) in &request.meta {
             meta.raw(key, value.as_str());
@@ -151,7 +158,7 @@ impl Dialect {
         if self.era == Era::Modern {
             meta.string(META_VERSION, &self.version)
                 .raw(META_CLIENT, client_info().as_str())
-                .raw(META_CAPABILITIES, self.capabilities.as_str());
+                .raw(META_CAPABILITIES, self.capabilities(able).as_str());
             if let Some(level) = request.log_level {
                 meta.string(META_LOG_LEVEL, level.as_str());
             }
@@ -180,17 +187,54 @@ impl Dialect {
         }
     }
 
-    /// Encodes the legacy handshake.
+    /// Encodes the legacy handshake, which tells the server what it may ask for.
     #[must_use]
-    pub fn encode_initialize(&self, id: u64) -> Frame {
+    pub fn encode_initialize(&self, id: u64, able: Abilities) -> Frame {
         let request = Request::new(method::INITIALIZE)
             .param("protocolVersion", RawJson::encode(&self.version))
-            .param("capabilities", self.capabilities.clone())
+            .param("capabilities", self.capabilities(able))
             .param("clientInfo", client_info());
         // The version is only agreed by the answer: no version header yet.
-        let mut frame = self.encode(&request, id);
+        let mut frame = self.encode(&request, id, able);
         frame.headers.clear();
         frame
+    }
+
+    /// What we tell a server that it may ask for: only what somebody can answer.
+    fn capabilities(&self, able: Abilities) -> RawJson {
+        let mut capabilities = ObjectWriter::new();
+        if able.elicitation_form || able.elicitation_url {
+            let mut modes = ObjectWriter::new();
+            if able.elicitation_form {
+                modes.raw("form", "{}");
+            }
+            if able.elicitation_url {
+                modes.raw("url", "{}");
+            }
+            capabilities.raw("elicitation", modes.finish().as_str());
+        }
+        if able.sampling {
+            let mut parts = ObjectWriter::new();
+            if able.sampling_tools {
+                parts.raw("tools", "{}");
+            }
+            if able.sampling_context {
+                parts.raw("context", "{}");
+            }
+            capabilities.raw("sampling", parts.finish().as_str());
+        }
+        if self.has_roots {
+            let roots = match self.era {
+                Era::Modern => "{}",
+                Era::Legacy => r#"{"listChanged":false}"#,
+            };
+            capabilities.raw("roots", roots);
+        }
+        let extensions = client_extensions(&self.extensions, self.era);
+        if !extensions.is_empty() {
+            capabilities.raw("extensions", extensions.finish().as_str());
+        }
+        capabilities.finish()
     }
 
     /// Headers of a message that is not a request.
@@ -271,6 +315,7 @@ impl Dialect {
             requests: all.into_iter().map(read).collect::<Option<_>>()?,
             state: None,
             by_error: true,
+            told: Abilities::NOTHING,
         })
     }
 }
@@ -295,6 +340,8 @@ pub struct InputRequired {
     pub state: Option<RawJson>,
     /// The server has refused the call until this is done, and wants no answers.
     pub by_error: bool,
+    /// What the server was told that it may ask for.
+    pub told: Abilities,
 }
 
 /// One thing that a server asks.
@@ -325,6 +372,7 @@ fn input_required(result: &RawJson) -> Result<Outcome> {
         requests,
         state,
         by_error: false,
+        told: Abilities::NOTHING,
     }))
 }
 
@@ -366,47 +414,6 @@ fn client_info() -> RawJson {
     info.finish()
 }
 
-/// What we tell a server that it may ask for: only what somebody can answer.
-fn client_capabilities(spec: &ServerSpec, era: Era) -> RawJson {
-    let wanted = &spec.capabilities;
-    let mut capabilities = ObjectWriter::new();
-    if wanted.elicitation_form || wanted.elicitation_url {
-        let mut modes = ObjectWriter::new();
-        if wanted.elicitation_form {
-            modes.raw("form", "{}");
-        }
-        if wanted.elicitation_url {
-            modes.raw("url", "{}");
-        }
-        capabilities.raw("elicitation", modes.finish().as_str());
-    }
-    if wanted.sampling {
-        let mut parts = ObjectWriter::new();
-        if wanted.sampling_tools {
-            parts.raw("tools", "{}");
-        }
-        if wanted.sampling_context {
-            parts.raw("context", "{}");
-        }
-        capabilities.raw("sampling", parts.finish().as_str());
-    }
-    if !spec.roots.is_empty() {
-        capabilities.raw(
-            "roots",
-            if era == Era::Modern {
-                "{}"
-            } else {
-                r#"{"listChanged":false}"#
-            },
-        );
-    }
-    let extensions = client_extensions(&wanted.extensions, era);
-    if !extensions.is_empty() {
-        capabilities.raw("extensions", extensions.finish().as_str());
-    }
-    capabilities.finish()
-}
-
 /// Those that the app asked for, and those that the daemon itself understands.
 fn client_extensions(wanted: &str, era: Era) -> ObjectWriter {
     let wanted = RawJson::parse(wanted.to_owned()).ok();
@@ -429,7 +436,8 @@ mod tests {
     use crate::mcp::protocol::RawJson;
     use crate::model::rules::ToolRules;
     use crate::model::spec::{
-        ClientCapabilities, RetryPolicy, ServerSpec, StdioSpec, Timeouts, TransportSpec,
+        Abilities, ClientCapabilities, QuestionPolicy, RetryPolicy, ServerSpec, StdioSpec,
+        Timeouts, TransportSpec,
     };
     use crate::model::status::Era;
 
@@ -444,7 +452,8 @@ mod tests {
             name: "x".to_owned(),
             transport: TransportSpec::Stdio(stdio),
             protocol_version: None,
-            capabilities: ClientCapabilities::default(),
+            capabilities: None,
+            questions: QuestionPolicy::default(),
             roots: vec![],
             isolation: crate::model::spec::Isolation::default(),
             log_level: None,
@@ -468,7 +477,7 @@ mod tests {
         request.name = Some("t".to_owned());
         request.progress = true;
         request.meta = vec![("com.example/k".to_owned(), raw("1.10"))];
-        let frame = dialect.encode(&request, 5);
+        let frame = dialect.encode(&request, 5, Abilities::NOTHING);
         let body = String::from_utf8(frame.body.to_vec()).unwrap();
         let expected = concat!(
             r#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"t","_meta":{"com.example/k":1.10,"#,
@@ -496,7 +505,7 @@ mod tests {
     #[test]
     fn the_legacy_era_says_nothing_it_need_not() {
         let dialect = Dialect::new(Era::Legacy, "2025-06-18", &spec());
-        let frame = dialect.encode(&Request::new("tools/list"), 1);
+        let frame = dialect.encode(&Request::new("tools/list"), 1, Abilities::NOTHING);
         assert_eq!(
             frame.body,
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}"#
@@ -554,17 +563,21 @@ mod tests {
             legacy.decode(&call, raw(task)),
             Ok(Outcome::Task(_))
         ));
-        let body = String::from_utf8(legacy.encode(&call, 1).body.to_vec()).unwrap();
+        let body =
+            String::from_utf8(legacy.encode(&call, 1, Abilities::NOTHING).body.to_vec()).unwrap();
         assert!(body.contains(r#""params":{"task":{}}"#), "{body}");
     }
 
     #[test]
     fn an_app_may_say_more_about_an_extension_than_the_daemon() {
         let mut spec = spec();
-        spec.capabilities.extensions =
-            r#"{"io.modelcontextprotocol/tasks":{"x":1},"com.example/y":{}}"#.to_owned();
-        let modern = super::client_capabilities(&spec, Era::Modern);
-        let said = format!(r#"{{"extensions":{}}}"#, spec.capabilities.extensions);
-        assert_eq!(modern.as_str(), said);
+        let extensions = r#"{"io.modelcontextprotocol/tasks":{"x":1},"com.example/y":{}}"#;
+        spec.capabilities = Some(ClientCapabilities {
+            extensions: extensions.to_owned(),
+            ..ClientCapabilities::default()
+        });
+        let modern = Dialect::new(Era::Modern, "2026-07-28", &spec);
+        let said = format!(r#"{{"extensions":{extensions}}}"#);
+        assert_eq!(modern.capabilities(Abilities::NOTHING).as_str(), said);
     }
 }

@@ -30,12 +30,12 @@ use crate::base::load::{Counted, Gauge, Load};
 use crate::base::{CallId, Clock, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
-use crate::mcp::era::{Dialect, Outcome, Request};
+use crate::mcp::era::{Dialect, Frame, Outcome, Request};
 use crate::mcp::protocol::{Message, RawJson};
 use crate::mcp::subscriptions::{self, Subscriptions};
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::{Loss, Transport};
-use crate::model::spec::{LogLevel, TransportSpec};
+use crate::model::spec::{LogLevel, QuestionPolicy, TransportSpec};
 use crate::model::status::{Implementation, Push, TransportKind};
 
 /// What a server said about itself when the link was opened.
@@ -323,6 +323,23 @@ impl Link {
         std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Encodes a request of the daemon's own under a fresh id.
+    pub(in crate::mcp) fn encode(&self, request: &Request) -> Frame {
+        self.dialect
+            .encode(request, self.fresh_id(), self.asker.abilities())
+    }
+
+    /// What becomes of the server's questions.
+    #[must_use]
+    pub fn question_policy(&self) -> QuestionPolicy {
+        self.asker.policy()
+    }
+
+    /// What becomes of the server's questions has changed.
+    pub fn set_question_policy(&self, policy: QuestionPolicy) {
+        self.asker.set_policy(policy);
+    }
+
     /// The server has a new id: its questions carry it from now on.
     pub fn rename(&self, key: ServerKey) {
         self.asker.rename(key);
@@ -387,7 +404,9 @@ impl Link {
     /// The same, also while the link is being closed.
     async fn request_to_the_last(self: &Arc<Self>, request: &Request) -> Result<RawJson> {
         let answer = async {
-            let mut flight = self.send(request, self.fresh_id()).await?;
+            let mut flight = self
+                .send(request, self.fresh_id(), self.asker.abilities())
+                .await?;
             loop {
                 let message = flight.exchange.next().await?;
                 self.heard();

@@ -33,7 +33,7 @@ use crate::mcp::transport::journal::Journal;
 use crate::mcp::transport::redact::Redactor;
 use crate::mcp::transport::stdio::Stdio;
 use crate::mcp::transport::unix::UnixLines;
-use crate::model::spec::{HttpMode, HttpSpec, ServerSpec, TransportSpec, UnixProtocol};
+use crate::model::spec::{Abilities, HttpMode, HttpSpec, ServerSpec, TransportSpec, UnixProtocol};
 use crate::model::status::{Era, Session, TransportKind, Verdict};
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
@@ -216,9 +216,14 @@ impl Dialer {
             cancel,
         } = attempt;
         let verdict = known.verdict.as_ref();
+        let able = match &spec.capabilities {
+            Some(explicit) => explicit.abilities,
+            None => self.inputs.audience().settled(&key.namespace).await,
+        };
         let hints = Hints {
             known: verdict.filter(|known| known.target == spec.target_fingerprint()),
             approach,
+            able,
             journal: &journal,
             account: &account,
         };
@@ -233,7 +238,7 @@ impl Dialer {
         let resumed = known
             .session
             .as_ref()
-            .and_then(|old| dial.resume(spec, old));
+            .and_then(|old| dial.resume(spec, old, able));
         let is_resumed = resumed.is_some();
         let agreeing = async {
             match resumed {
@@ -269,7 +274,7 @@ impl Dialer {
             peer: agreed.peer,
             transport: dial.transport.clone(),
             next_id: dial.next_id,
-            asker: Asker::new(self.inputs.clone(), key.clone(), spec),
+            asker: Asker::new(self.inputs.clone(), key.clone(), spec, agreed.told),
             redactor: Redactor::new(spec).with_tokens_of(&account),
             subscriptions,
             max_calls: self.settings.calls_per_server,
@@ -399,7 +404,7 @@ impl Dialer {
             next_id: dial.next_id,
         };
         let offer = spec.protocol_version.as_deref().unwrap_or(NEWEST_LEGACY);
-        dial.initialize(spec, offer).await
+        dial.initialize(spec, offer, hints.able).await
     }
 
     /// The legacy handshake; in `auto`, over HTTP+SSE if the server has no Streamable HTTP.
@@ -410,7 +415,7 @@ impl Dialer {
         offer: &str,
         hints: Hints<'_>,
     ) -> Result<Agreed> {
-        let error = match dial.initialize(spec, offer).await {
+        let error = match dial.initialize(spec, offer, hints.able).await {
             Err(error) if spec.http_mode() == Some(HttpMode::Auto) && lacks_transport(&error) => {
                 error
             }
@@ -441,11 +446,11 @@ impl Dialer {
             };
         }
         if hints.approach == Approach::Handshake {
-            return dial.initialize(spec, NEWEST_LEGACY).await;
+            return dial.initialize(spec, NEWEST_LEGACY, hints.able).await;
         }
         if hints.era() == Some(Era::Legacy) {
             // The newest version is offered even if an older one was agreed before: the server may have learnt.
-            match dial.initialize(spec, NEWEST_LEGACY).await {
+            match dial.initialize(spec, NEWEST_LEGACY, hints.able).await {
                 Ok(agreed) => return Ok(agreed),
                 // The server may have been upgraded: look again. Anything else is a failure of this attempt.
                 Err(error) if is_outdated(&error) => {
@@ -475,7 +480,7 @@ impl Dialer {
         let mut first = true;
         loop {
             let dialect = Dialect::new(Era::Modern, version, spec);
-            let answer = dial.probe(&dialect, self.settings.probe).await;
+            let answer = dial.probe(&dialect, hints.able, self.settings.probe).await;
             let respawn = hints.approach == Approach::Thorough
                 && hints.era() != Some(Era::Modern)
                 && matches!(
@@ -510,6 +515,7 @@ impl Dialer {
                         peer,
                         hello: None,
                         certain: true,
+                        told: None,
                     });
                 }
                 Judgement::AskAgain(other) => version = other,
@@ -542,6 +548,8 @@ impl Dialer {
 struct Hints<'a> {
     known: Option<&'a Verdict>,
     approach: Approach,
+    /// What the server may ask for.
+    able: Abilities,
     journal: &'a Journal,
     account: &'a Account,
 }

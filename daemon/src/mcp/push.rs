@@ -204,7 +204,7 @@ impl Listener {
     async fn modern(mut self, filter: &RawJson) {
         loop {
             let request = Request::new(method::LISTEN).param("notifications", filter.clone());
-            let frame = self.link.dialect.encode(&request, self.link.fresh_id());
+            let frame = self.link.encode(&request);
             let (since, mut brought) = (Clock.now(), false);
             match self.link.transport.request(frame).await {
                 Ok(mut exchange) => loop {

@@ -295,7 +295,7 @@ async fn listen(link: &Arc<Link>, table: &Subscriptions, wanted: &BTreeSet<Strin
     let mut filter = ObjectWriter::new();
     filter.raw("resourceSubscriptions", RawJson::encode(wanted).as_str());
     let request = Request::new(method::LISTEN).param("notifications", filter.finish());
-    let frame = link.dialect.encode(&request, link.fresh_id());
+    let frame = link.encode(&request);
     let mut exchange = match link.transport.request(frame).await {
         Ok(exchange) => exchange,
         Err(loss) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::base::{Secret, ServerKey, Timestamp};
-use crate::model::spec::ServerSpec;
+use crate::model::spec::{Abilities, ServerSpec};
 
 /// The state of a connection; see design section 2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -228,6 +228,8 @@ pub struct Session {
     pub version: String,
     /// The server's answer to `initialize`, raw.
     pub hello: String,
+    /// What the server was told that it may ask for, if that is known.
+    pub told: Option<Abilities>,
 }
 
 /// A registered server as it is stored.

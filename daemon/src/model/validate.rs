@@ -9,8 +9,8 @@ use url::Url;
 
 use crate::error::{Error, Result};
 use crate::model::spec::{
-    HttpSpec, NamedSecret, ServerSpec, StdioSpec, Timeouts, TransportSpec, UnixProtocol,
-    UnixSocketSpec,
+    ClientCapabilities, HttpSpec, NamedSecret, QuestionPolicy, ServerSpec, StdioSpec, Timeouts,
+    TransportSpec, UnixProtocol, UnixSocketSpec,
 };
 
 /// Longest name, in characters.
@@ -23,6 +23,8 @@ const MAX_TEXT: usize = 32 * 1024;
 const MAX_LIST: usize = 256;
 /// Longest path of a socket that the system takes, in bytes.
 const MAX_SOCKET_PATH: usize = 107;
+/// Longest time in which a question can be answered.
+const MAX_EXPIRY: Duration = Duration::from_hours(720);
 /// Headers that the protocol or HTTP itself owns.
 const OWN_HEADERS: &[&str] = &[
     "accept",
@@ -68,32 +70,8 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
             ),
         ));
     }
-    let capabilities = &spec.capabilities;
-    for (name, given) in [
-        ("sampling_tools", capabilities.sampling_tools),
-        ("sampling_context", capabilities.sampling_context),
-    ] {
-        if given && !capabilities.sampling {
-            return Err(Error::invalid(
-                format!("spec.client_capabilities.{name}"),
-                "it is a part of `sampling`, which is not set",
-            ));
-        }
-    }
-    let extensions = &capabilities.extensions;
-    if extensions.len() > MAX_TEXT {
-        return Err(Error::invalid(
-            "spec.client_capabilities.extensions_json",
-            format!("it is longer than {MAX_TEXT} bytes"),
-        ));
-    }
-    if !extensions.is_empty()
-        && serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(extensions).is_err()
-    {
-        return Err(Error::invalid(
-            "spec.client_capabilities.extensions_json",
-            "it must be a JSON object from extension identifier to settings",
-        ));
+    if let Some(capabilities) = &spec.capabilities {
+        check_capabilities(capabilities)?;
     }
     check_count("spec.roots", spec.roots.len())?;
     for root in &spec.roots {
@@ -110,7 +88,55 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     spec.tools.check()?;
     spec.approval.check()?;
     check_retry(spec)?;
+    check_questions(&spec.questions)?;
     check_timeouts(&spec.timeouts)
+}
+
+fn check_capabilities(capabilities: &ClientCapabilities) -> Result<()> {
+    if let Some(part) = capabilities.abilities.stray_part() {
+        return Err(Error::invalid(
+            format!("spec.client_capabilities.{part}"),
+            "it is a part of `sampling`, which is not set",
+        ));
+    }
+    let extensions = &capabilities.extensions;
+    if extensions.len() > MAX_TEXT {
+        return Err(Error::invalid(
+            "spec.client_capabilities.extensions_json",
+            format!("it is longer than {MAX_TEXT} bytes"),
+        ));
+    }
+    if !extensions.is_empty()
+        && serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(extensions).is_err()
+    {
+        return Err(Error::invalid(
+            "spec.client_capabilities.extensions_json",
+            "it must be a JSON object from extension identifier to settings",
+        ));
+    }
+    Ok(())
+}
+
+fn check_questions(policy: &QuestionPolicy) -> Result<()> {
+    for (field, value) in [
+        (
+            "spec.question_policy.elicitation_expiry",
+            policy.elicitation_expiry,
+        ),
+        (
+            "spec.question_policy.sampling_expiry",
+            policy.sampling_expiry,
+        ),
+        (
+            "spec.question_policy.approval_expiry",
+            policy.approval_expiry,
+        ),
+    ] {
+        if let Some(value) = value {
+            check_duration(field, value, MAX_EXPIRY)?;
+        }
+    }
+    Ok(())
 }
 
 fn check_http(http: &HttpSpec) -> Result<()> {

@@ -32,6 +32,7 @@
 //! One thread writes, one reads, each with its own connection, fed by bounded queues. Futures of this module may be
 //! dropped at any time; a write that was queued happens all the same.
 
+mod audiences;
 mod auth;
 mod calls;
 mod key;

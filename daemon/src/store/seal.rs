@@ -69,22 +69,31 @@ impl Sealer {
 
     /// Seals the session of this server.
     pub(super) fn seal_session(&self, server: &ServerKey, session: &Session) -> Result<Vec<u8>> {
-        let Session { id, version, hello } = session;
+        let Session {
+            id,
+            version,
+            hello,
+            told,
+        } = session;
+        let told = super::json(told)?;
         self.seal(
             &server_data(SESSION, server),
-            &join(&[id.expose(), version, hello])?,
+            &join(&[id.expose(), version, hello, &told])?,
         )
     }
 
     /// The session that was sealed for this server; `None` if it does not open.
     pub(super) fn open_session(&self, server: &ServerKey, blob: &[u8]) -> Option<Session> {
         let plain = self.open(&server_data(SESSION, server), blob)?;
-        let values: [Secret<String>; 3] = split(&plain)?.try_into().ok()?;
-        let [id, version, hello] = values;
+        let mut values = split(&plain)?.into_iter();
+        let (id, version, hello) = (values.next()?, values.next()?, values.next()?);
+        // Sessions of earlier versions of the daemon say no more.
+        let told = values.next();
         Some(Session {
             id,
             version: version.expose().clone(),
             hello: hello.expose().clone(),
+            told: told.and_then(|told| serde_json::from_str(told.expose()).ok().flatten()),
         })
     }
 

@@ -15,7 +15,7 @@ use crate::model::call::QuestionLimits;
 use crate::model::question::{Mode, Question, QuestionState};
 use crate::model::rules::ToolRules;
 use crate::model::spec::{
-    ClientCapabilities, HttpMode, HttpSpec, NamedSecret, RetryPolicy, ServerSpec, Timeouts,
+    HttpMode, HttpSpec, NamedSecret, QuestionPolicy, RetryPolicy, ServerSpec, Timeouts,
     TransportSpec,
 };
 use crate::model::status::{ConnectionState, Era, Session};
@@ -58,7 +58,8 @@ fn record(id: &str) -> ServerRecord {
             name: id.to_uppercase(),
             transport: TransportSpec::Http(http),
             protocol_version: None,
-            capabilities: ClientCapabilities::default(),
+            capabilities: None,
+            questions: QuestionPolicy::default(),
             roots: Vec::new(),
             isolation: crate::model::spec::Isolation::default(),
             log_level: None,

@@ -72,7 +72,7 @@ impl Task {
 #[tokio::main]
 async fn main() -> ExitCode {
     // A daemon that is dropped is killed with its whole process group.
-    match run(Task::from_env()).await {
+    match Box::pin(run(Task::from_env())).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("{problem}");

@@ -2,7 +2,7 @@
 
 use super::{Unanswered, invalid};
 use crate::mcp::protocol::RawJson;
-use crate::model::spec::ClientCapabilities;
+use crate::model::spec::Abilities;
 
 /// Longest summary, in characters.
 const SUMMARY: usize = 200;
@@ -11,10 +11,7 @@ const SUMMARY: usize = 200;
 ///
 /// # Errors
 /// Refused with -32602 for what the specification does not allow, or was not advertised.
-pub(super) fn summary(
-    params: &RawJson,
-    advertised: &ClientCapabilities,
-) -> Result<String, Unanswered> {
+pub(super) fn summary(params: &RawJson, advertised: Abilities) -> Result<String, Unanswered> {
     let given = |name: &str| params.get(name).filter(|value| value.as_str() != "null");
     let messages = given("messages").and_then(|messages| messages.elements());
     let messages = messages.ok_or_else(|| invalid("`messages` must be an array"))?;
@@ -72,9 +69,9 @@ fn shorten(text: Option<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClientCapabilities, RawJson, Unanswered, summary};
+    use super::{Abilities, RawJson, Unanswered, summary};
 
-    fn said(params: &str, advertised: &ClientCapabilities) -> Result<String, String> {
+    fn said(params: &str, advertised: Abilities) -> Result<String, String> {
         let params = RawJson::parse(params.to_owned()).unwrap();
         summary(&params, advertised).map_err(|refused| match refused {
             Unanswered::Refused(rpc) => {
@@ -87,11 +84,11 @@ mod tests {
 
     #[test]
     fn a_summary_is_the_beginning_of_the_last_message() {
-        let none = ClientCapabilities::default();
+        let none = Abilities::NOTHING;
         let of = |messages: &str| {
             said(
                 &format!(r#"{{"maxTokens":1e2,"tools":null,"messages":{messages}}}"#),
-                &none,
+                none,
             )
             .unwrap()
         };
@@ -118,11 +115,11 @@ mod tests {
 
     #[test]
     fn only_what_was_advertised_may_be_asked() {
-        let none = ClientCapabilities::default();
-        let all = ClientCapabilities {
+        let none = Abilities::NOTHING;
+        let all = Abilities {
             sampling_tools: true,
             sampling_context: true,
-            ..ClientCapabilities::default()
+            ..Abilities::NOTHING
         };
         for extra in [
             r#""tools":[]"#,
@@ -130,9 +127,9 @@ mod tests {
             r#""includeContext":"thisServer""#,
         ] {
             let params = format!(r#"{{"messages":[],"maxTokens":1,{extra}}}"#);
-            let refused = said(&params, &none).unwrap_err();
+            let refused = said(&params, none).unwrap_err();
             assert!(refused.contains("does not support"), "{refused}");
-            assert_eq!(said(&params, &all), Ok(String::new()));
+            assert_eq!(said(&params, all), Ok(String::new()));
         }
         for bad in [
             r#"{"maxTokens":1}"#,
@@ -141,7 +138,7 @@ mod tests {
             r#"{"messages":[],"maxTokens":"1"}"#,
             r#"{"messages":[],"maxTokens":1,"includeContext":"everything"}"#,
         ] {
-            assert!(said(bad, &all).unwrap_err().contains("must be"), "{bad}");
+            assert!(said(bad, all).unwrap_err().contains("must be"), "{bad}");
         }
     }
 }

@@ -460,6 +460,7 @@ impl Actor {
         self.silences = 0;
         // It may have got a new id while it was dialled.
         link.rename(self.key.clone());
+        link.set_question_policy(self.spec.questions);
         let registration = (&self.key, &self.spec);
         let verdict = self.verdict.as_ref();
         self.apart = Apart::new(

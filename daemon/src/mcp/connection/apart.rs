@@ -20,7 +20,7 @@ use crate::mcp::open::{Approach, Attempt, Dialer, Known, OpenFailed};
 use crate::mcp::state::Spacing;
 use crate::mcp::subscriptions::Subscriptions;
 use crate::mcp::transport::journal::Journal;
-use crate::model::spec::{Isolation, ServerSpec};
+use crate::model::spec::{Isolation, QuestionPolicy, ServerSpec};
 use crate::model::status::Verdict;
 
 /// Whose link it is.
@@ -101,6 +101,15 @@ impl Apart {
         for slot in self.inner.slots().values() {
             if let Some(Ok(link)) = &*slot.borrow() {
                 link.rename(key.clone());
+            }
+        }
+    }
+
+    /// What becomes of the server's questions has changed, on links that are open.
+    pub(super) fn set_question_policy(&self, policy: QuestionPolicy) {
+        for slot in self.inner.slots().values() {
+            if let Some(Ok(link)) = &*slot.borrow() {
+                link.set_question_policy(policy);
             }
         }
     }
@@ -235,6 +244,7 @@ impl Inner {
             slot.send_replace(Some(Ok(Arc::clone(&link))));
             link.rename(key.clone());
         }
+        link.set_question_policy(self.own.question_policy());
         let idle = self.dialer.settings.session_idle;
         loop {
             tokio::select! {

@@ -176,6 +176,7 @@ fn about(method: &'static str, id: &str) -> Request {
 mod tests {
     use super::super::tests::{raw, spec};
     use super::*;
+    use crate::model::spec::Abilities;
 
     fn dialects() -> [Dialect; 2] {
         [
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn requests_about_a_task_name_it_where_intermediaries_look() {
         let [modern, _] = dialects();
-        let frame = modern.encode(&modern.task_get("t 1"), 3);
+        let frame = modern.encode(&modern.task_get("t 1"), 3, Abilities::NOTHING);
         let name = frame.headers.iter().find(|(name, _)| name == "mcp-name");
         assert_eq!(name.unwrap().1, "t 1");
         let body = String::from_utf8(frame.body.to_vec()).unwrap();

@@ -21,7 +21,7 @@ use crate::mcp::asker::Unanswered;
 use crate::mcp::era::{InputRequired, Outcome, Replies, Request, Task};
 use crate::mcp::protocol::{Message, RawJson, code, method};
 use crate::mcp::transport::{Loss, Sent};
-use crate::model::spec::LogLevel;
+use crate::model::spec::{Abilities, LogLevel};
 use crate::model::status::Era;
 
 /// Shortest and longest pause before a server that only wants to be asked again is asked again.
@@ -172,6 +172,8 @@ pub struct Running {
     task: Mutex<(String, String)>,
     /// Somebody was asked something.
     asked: AtomicBool,
+    /// What the server was told with the call that it may ask for.
+    told: Mutex<Abilities>,
     pub(super) over: CancellationToken,
     /// The server, or its answer, was lost: whoever answers a question of it now answers nobody.
     pub(super) lost: CancellationToken,
@@ -206,6 +208,11 @@ impl Running {
     /// Id of the request that is under way; its progress token.
     pub(super) fn request_id(&self) -> u64 {
         self.request_id.load(Ordering::Relaxed)
+    }
+
+    /// What the server was told with the call that it may ask for.
+    pub(super) fn told(&self) -> Abilities {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The server runs it as this task.
@@ -291,12 +298,19 @@ impl Link {
                 Err(failure) => {
                     let asked = failure.error.rpc();
                     let asked = asked.and_then(|rpc| self.dialect.elicitations_required(rpc));
+                    let asked = asked.map(|asked| InputRequired {
+                        told: call.running.told(),
+                        ..asked
+                    });
                     return asked.map(Answered::Asked).ok_or(failure);
                 }
             };
             let asked = match self.dialect.decode(&request, result)? {
                 Outcome::Complete(result) => return Ok(Answered::Complete(result)),
-                Outcome::InputRequired(asked) => asked,
+                Outcome::InputRequired(asked) => InputRequired {
+                    told: call.running.told(),
+                    ..asked
+                },
                 Outcome::Task(task) => {
                     // Boxed: most calls are none, and need not carry the room for it.
                     let outcome = self.follow(task, &call.running, patience, options.deadline);
@@ -381,7 +395,9 @@ impl Link {
         let attempt = pin!(async {
             let id = self.fresh_id();
             running.request_id.store(id, Ordering::Relaxed);
-            let mut flight = self.send(request, id).await?;
+            let able = self.asker.abilities();
+            *running.told.lock().unwrap_or_else(PoisonError::into_inner) = able;
+            let mut flight = self.send(request, id, able).await?;
             loop {
                 let message = flight.exchange.next().await?;
                 self.heard();
@@ -469,6 +485,7 @@ impl Link {
             task_id: OnceLock::new(),
             task: Mutex::default(),
             asked: AtomicBool::new(false),
+            told: Mutex::default(),
             over: CancellationToken::new(),
             lost: CancellationToken::new(),
             _counted: self.calls_made.enter(),

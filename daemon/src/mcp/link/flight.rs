@@ -6,6 +6,7 @@ use super::Link;
 use crate::mcp::era::Request;
 use crate::mcp::protocol::{self, ObjectWriter, method};
 use crate::mcp::transport::{Exchange, Loss};
+use crate::model::spec::Abilities;
 use crate::model::status::Era;
 
 /// A request under way; giving it up tells the server.
@@ -58,8 +59,9 @@ impl Link {
         self: &Arc<Self>,
         request: &Request,
         id: u64,
+        able: Abilities,
     ) -> std::result::Result<Flight, Loss> {
-        let frame = self.dialect.encode(request, id);
+        let frame = self.dialect.encode(request, id, able);
         // A child has not seen a request that still waits for its turn; over HTTP it may be on its way already.
         let armed = self.transport.is_streamable_http();
         let mut guard = Guard {

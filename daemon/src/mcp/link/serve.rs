@@ -13,6 +13,7 @@ use super::{CallEvent, Link, closed_error};
 use crate::error::{Error, Reason, RpcError};
 use crate::mcp::asker::{Asker, Need, Unanswered};
 use crate::mcp::protocol::{self, META_PROGRESS_TOKEN, Message, ObjectWriter, RawJson, method};
+use crate::model::spec::Abilities;
 use crate::model::status::Era;
 
 /// Most requests of one server that are being answered at a time.
@@ -179,16 +180,26 @@ impl Link {
         if method == method::PING {
             return Ok(RawJson::EMPTY_OBJECT);
         }
-        let question = match self.asker.consider(method, params)? {
-            Need::Nobody(answer) => return Ok(answer),
-            Need::Human(question) => question,
-        };
+        // Whoever looks after a task is told with every look; the rest of the time it is what was told with the call.
+        let told = origin
+            .as_ref()
+            .map_or(Abilities::NOTHING, |call| call.told());
+        let told = told.union(self.asker.abilities());
+        let need = self.asker.consider(method, params, told)?;
         // A request on a shared stream does not say which call it is about: with one call running it is that one.
         let calls = origin.map_or_else(|| self.calls(), |call| vec![call]);
         let call = if let [call] = calls.as_slice() {
             Some(Arc::clone(call))
         } else {
             None
+        };
+        let question = match need {
+            Need::Nobody(answer) => return Ok(answer),
+            Need::Human(question) => question,
+            Need::Declined(question) => {
+                let call = call.as_ref().map(|call| &call.call_id);
+                return self.asker.decline(method, question, call).await;
+            }
         };
         let over = call
             .as_ref()

@@ -11,7 +11,7 @@ use crate::mcp::era::{self, Dialect, Frame, LEGACY_VERSIONS, META_SERVER, Reques
 use crate::mcp::link::Peer;
 use crate::mcp::protocol::{self, Message, RawJson, method};
 use crate::mcp::transport::{Exchange, Loss, Transport};
-use crate::model::spec::ServerSpec;
+use crate::model::spec::{Abilities, ServerSpec};
 use crate::model::status::{Era, Implementation, Session};
 
 /// A handshake has no outcome that could be unknown: a server that closes its answer to `initialize` is none.
@@ -37,6 +37,8 @@ pub(super) struct Agreed {
     pub(super) hello: Option<RawJson>,
     /// Whether the era was found by an answer, as opposed to silence over HTTP.
     pub(super) certain: bool,
+    /// What a legacy server was told that it may ask for.
+    pub(super) told: Option<Abilities>,
 }
 
 impl Dial {
@@ -46,8 +48,13 @@ impl Dial {
         id
     }
 
-    pub(super) async fn probe(&mut self, dialect: &Dialect, bound: Duration) -> ProbeAnswer {
-        let frame = dialect.encode(&Request::new(method::DISCOVER), self.take_id());
+    pub(super) async fn probe(
+        &mut self,
+        dialect: &Dialect,
+        able: Abilities,
+        bound: Duration,
+    ) -> ProbeAnswer {
+        let frame = dialect.encode(&Request::new(method::DISCOVER), self.take_id(), able);
         let answer = tokio::time::timeout(bound, self.ask(frame, false)).await;
         match answer {
             Err(_) => ProbeAnswer::Silence,
@@ -67,12 +74,17 @@ impl Dial {
     }
 
     /// The legacy handshake. A server that refuses the offered version and names others is asked once more.
-    pub(super) async fn initialize(&mut self, spec: &ServerSpec, offer: &str) -> Result<Agreed> {
+    pub(super) async fn initialize(
+        &mut self,
+        spec: &ServerSpec,
+        offer: &str,
+        able: Abilities,
+    ) -> Result<Agreed> {
         let mut offer = offer.to_owned();
         let mut again = spec.protocol_version.is_none();
         let result = loop {
             let dialect = Dialect::new(Era::Legacy, &offer, spec);
-            let frame = dialect.encode_initialize(self.take_id());
+            let frame = dialect.encode_initialize(self.take_id(), able);
             match self.ask(frame, true).await.map_err(handshake_error)? {
                 Ok(result) => break result,
                 Err(rpc) => {
@@ -134,12 +146,18 @@ impl Dial {
             peer: peer_of(&result, Era::Legacy),
             hello: Some(result),
             certain: true,
+            told: Some(able),
         })
     }
 
     /// Goes on with a session of an earlier run without a handshake (MCP 2025-11-25 basic/transports, "Session
     /// Management"): the server says so when it no longer knows it. `None` where that cannot be.
-    pub(super) fn resume(&self, spec: &ServerSpec, old: &Session) -> Option<Agreed> {
+    pub(super) fn resume(
+        &self,
+        spec: &ServerSpec,
+        old: &Session,
+        able: Abilities,
+    ) -> Option<Agreed> {
         let Transport::Http(http) = &self.transport else {
             return None;
         };
@@ -153,6 +171,7 @@ impl Dial {
             peer: peer_of(&hello, Era::Legacy),
             hello: Some(hello),
             certain: true,
+            told: Some(old.told.unwrap_or(able)),
         })
     }
 
@@ -165,6 +184,7 @@ impl Dial {
             id: http.session_id()?,
             version: agreed.dialect.version().to_owned(),
             hello: hello.as_str().to_owned(),
+            told: agreed.told,
         })
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::super::rotate::{Step, rotate};
 use super::*;
+use crate::model::spec::Abilities;
 
 const OLD_SESSION: &str = "session-of-before";
 
@@ -17,6 +18,7 @@ fn session() -> Session {
         id: Secret::new(OLD_SESSION.to_owned()),
         version: "2025-11-25".to_owned(),
         hello: "{}".to_owned(),
+        told: Some(Abilities::NOTHING),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::model::spec::Abilities;
 
 #[tokio::test]
 async fn everything_is_there_after_a_restart() {
@@ -74,6 +75,7 @@ async fn a_session_is_kept_sealed_for_its_server_and_settings_only() {
         id: Secret::new("very-secret-session".to_owned()),
         version: "2025-11-25".to_owned(),
         hello: "{}".to_owned(),
+        told: Some(Abilities::NOTHING),
     };
     let (store, _) = open(&config);
     for id in [

@@ -52,6 +52,7 @@ impl Actor {
                 self.apply_rules();
                 if same_link {
                     self.keep_session().await;
+                    self.carry_question_policy();
                 }
                 if wanted {
                     self.handle(Event::Connect { fresh: !same_link }).await;
@@ -70,6 +71,16 @@ impl Actor {
                 let _ = done.send(());
             }
             Command::Stop(_) | Command::Suspend(_) => {} // handled where the loop ends
+        }
+    }
+
+    /// Later questions of the server go by what the settings say now.
+    fn carry_question_policy(&self) {
+        if let Some(link) = &self.link {
+            link.set_question_policy(self.spec.questions);
+        }
+        if let Some(apart) = &self.apart {
+            apart.set_question_policy(self.spec.questions);
         }
     }
 

@@ -6,9 +6,8 @@ use super::super::check_spec;
 use super::*;
 use crate::base::Secret;
 use crate::model::rules::ToolRules;
-use crate::model::spec::{
-    ClientCapabilities, HttpMode, Isolation, RetryPolicy, StdioSpec, Timeouts,
-};
+use crate::model::spec::QuestionPolicy;
+use crate::model::spec::{HttpMode, Isolation, RetryPolicy, StdioSpec, Timeouts};
 
 const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMA==\n-----END PRIVATE KEY-----\n";
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n";
@@ -48,7 +47,8 @@ fn server(auth: AuthSpec) -> ServerSpec {
             certificate: None,
         }),
         protocol_version: None,
-        capabilities: ClientCapabilities::default(),
+        capabilities: None,
+        questions: QuestionPolicy::default(),
         roots: Vec::new(),
         isolation: Isolation::Shared,
         log_level: None,
