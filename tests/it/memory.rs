@@ -124,6 +124,7 @@ async fn a_question_that_is_too_large_never_gets_on_the_queue() {
 async fn questions_of_all_servers_share_a_bound_in_bytes() {
     let daemon = TestDaemon::builder()
         .set("questions.max_bytes", 8_192)
+        .set("questions.max_sampling_bytes", 4096)
         .set("questions.max_pending_bytes", 10_000)
         .start()
         .await;

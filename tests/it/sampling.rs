@@ -320,7 +320,7 @@ async fn a_request_can_be_rejected() {
 
 #[tokio::test]
 async fn a_request_that_nobody_answers_expires() {
-    let builder = TestDaemon::builder().set("questions.expiry", "1s");
+    let builder = TestDaemon::builder().set("questions.sampling_expiry", "1s");
     for way in [Way::Result, Way::CallStream] {
         one_and_two_at_once(builder.clone(), async |stage| {
             let fake = sampling(way, capital()).await;
