@@ -140,6 +140,9 @@ pub struct LimitConfig {
     pub list_items: usize,
     /// Calls that run at the same time per server. Default 512; 1 to 65,536.
     pub calls_per_server: usize,
+    /// Calls that are under way or wait for answers, of all servers together; with more than that none is detached, named or
+    /// laid to rest. Default 50,000; 100 to 1,000,000.
+    pub calls: usize,
     /// Sessions of single apps with one server, where its registration isolates apps. Default 64; 1 to 4,096.
     pub sessions_per_server: usize,
     /// Registered servers, over all namespaces. Default 2,000; 1 to 100,000.
@@ -382,6 +385,7 @@ impl Default for LimitConfig {
             list_pages: 200,
             list_items: 10_000,
             calls_per_server: 512,
+            calls: 50_000,
             sessions_per_server: 64,
             servers: 2_000,
             rounds: 10,

@@ -365,6 +365,7 @@ fn settings(config: &Config) -> Settings {
         list_pages: config.limits.list_pages,
         list_items: config.limits.list_items,
         calls_per_server: config.limits.calls_per_server,
+        calls: config.limits.calls,
         sessions_per_server: config.limits.sessions_per_server,
         session_idle: config.timeouts.session_idle,
         rounds: config.limits.rounds,

@@ -312,6 +312,16 @@ async fn a_legacy_call_loses_its_question_with_the_daemon_and_says_so() {
             let id = stage.app().detach("s", "ask", "{}").await;
             let question = updates.pending().await;
             updates.call_where(&id, CallState::InputRequired).await;
+            if matches!(way, Way::CallStream) {
+                // A call that nothing is kept of waits as visibly.
+                let _plain = start_call(stage.app(), "s");
+                let other = updates.pending().await;
+                for id in [&id, &other.call_id] {
+                    let call = stage.other().get_call(id).await.unwrap();
+                    assert_eq!(call.state(), CallState::InputRequired);
+                }
+                assert_eq!(stage.other().list_calls().await.len(), 2);
+            }
             let token = updates.token();
             stage.daemon.kill9().await;
             stage.restart().await;

@@ -45,8 +45,8 @@ impl Calls {
     }
 
     /// A call with what came of it.
-    fn whole(&self, found: &Found) -> v1::Call {
-        let call = found.call();
+    async fn whole(&self, found: &Found) -> Result<v1::Call> {
+        let call = found.call().await?;
         let outcome = found.outcome().map(|outcome| {
             let shown = outcome.and_then(|answer| {
                 let id = call.id.to_string();
@@ -64,10 +64,10 @@ impl Calls {
             });
             shown.unwrap_or_else(|error| Outcome::Error(status::to_call_error(&error)))
         });
-        v1::Call {
+        Ok(v1::Call {
             outcome,
             ..convert::call(call)
-        }
+        })
     }
 }
 
@@ -95,7 +95,7 @@ impl CallService for Calls {
         let request = request.into_inner();
         let (namespace, id) = (&request.namespace, request.call_id);
         let found = self.find(&context, namespace, id, &request.request_id);
-        let call = Some(self.whole(&found.await?));
+        let call = Some(self.whole(&found.await?).await?);
         Ok(Response::new(v1::GetCallResponse { call }))
     }
 
@@ -115,7 +115,7 @@ impl CallService for Calls {
             () = bound.elapsed() => {}
             () = self.0.shutdown.cancelled() => {}
         }
-        let call = Some(self.whole(&found));
+        let call = Some(self.whole(&found).await?);
         Ok(Response::new(v1::WaitCallResponse { call }))
     }
 

@@ -97,16 +97,20 @@ impl Drop for Waiter {
         if call.detached || call.state.is_end() || (rests && self.calls.0.draining.is_cancelled()) {
             return;
         }
-        let calls = self.calls.clone();
+        let (calls, entry) = (self.calls.clone(), Arc::clone(&self.entry));
         self.calls.0.tasks.spawn(async move {
             let gone = Error::new(Reason::Cancelled, "nobody waits for the call any more");
-            let ended = calls
-                .end_by(&call.server.namespace, &call.id, gone)
-                .await;
-            if let Err(error) = ended
-                && error.reason() != Reason::AlreadyResolved
-            {
-                tracing::warn!(call_id = %call.id, %error, "a call that nobody waits for could not be ended");
+            let ended = calls.end_by(&call.server.namespace, &call.id, gone.clone());
+            match ended.await {
+                Ok(()) => {}
+                Err(error) if error.reason() == Reason::AlreadyResolved => {}
+                // Its caller left before it was on disk.
+                Err(error) if error.reason() == Reason::CallNotFound => {
+                    calls.forget(&entry, Outcome::Cancelled(gone));
+                }
+                Err(error) => {
+                    tracing::warn!(call_id = %call.id, %error, "a call that nobody waits for could not be ended");
+                }
             }
         });
     }
@@ -152,6 +156,7 @@ impl Calls {
         listeners: Listeners,
         asked: Vec<Question>,
     ) -> Result<Waiter> {
+        self.admit()?;
         let id = new.call.id.clone();
         let namespace = new.call.server.namespace.clone();
         let rests = !asked.is_empty();
@@ -240,6 +245,11 @@ impl Calls {
         asked: Vec<Question>,
     ) -> Result<Waiter> {
         let waiter = Waiter::new(self, entry);
+        let admitted = self.admit();
+        if let Err(error) = admitted {
+            self.forget(entry, Outcome::Error(error.clone()));
+            return Err(error);
+        }
         entry.reach(Stage::Rests);
         let rested = self.rest(entry, plan, asked).await;
         if let Err(error) = rested {
@@ -247,6 +257,19 @@ impl Calls {
             return Err(error);
         }
         Ok(waiter)
+    }
+
+    /// Whether one more call may be kept.
+    fn admit(&self) -> Result<()> {
+        let (held, most) = (self.0.ledger.count(), self.0.settings.calls);
+        if held <= most {
+            return Ok(());
+        }
+        Err(Error::new(
+            Reason::TooManyCalls,
+            format!("{held} calls are under way or wait for answers, and {most} is the limit (limits.calls)"),
+        )
+        .retry_after(Duration::from_secs(1)))
     }
 
     async fn rest(&self, entry: &Arc<Entry>, plan: &Plan, asked: Vec<Question>) -> Result<()> {

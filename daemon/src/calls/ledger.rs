@@ -63,11 +63,12 @@ impl Entry {
     pub(super) fn call(&self) -> Call {
         let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
         let mut call = call.clone();
-        call.state = match &*self.stage.borrow() {
-            Stage::Plain | Stage::Kept => CallState::Running,
-            Stage::Rests => CallState::InputRequired,
-            Stage::Ended(outcome) => outcome.state(),
-        };
+        match &*self.stage.borrow() {
+            // The store knows of the questions that its server has pushed.
+            Stage::Plain | Stage::Kept => {}
+            Stage::Rests => call.state = CallState::InputRequired,
+            Stage::Ended(outcome) => call.state = outcome.state(),
+        }
         call
     }
 
@@ -122,6 +123,11 @@ impl Ledger {
     /// Takes a call out.
     pub(super) fn leave(&self, id: &CallId) {
         self.all().remove(id);
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.all().len()
     }
 
     /// A call of any namespace.

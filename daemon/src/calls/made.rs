@@ -81,7 +81,14 @@ impl Prepared {
         };
         let listeners = self.listeners.unwrap_or_default();
         let asked = asked.into_iter().collect();
-        let waiter = calls.begin(new, work, listeners, asked).await?;
+        // On a task of its own: a caller that leaves in the middle leaves nothing half begun.
+        let begun = {
+            let calls = calls.clone();
+            let begin = async move { calls.begin(new, work, listeners, asked).await };
+            self.calls.0.tasks.spawn(begin)
+        };
+        let lost = || Err(Error::internal("the task of a call ended early"));
+        let waiter = begun.await.unwrap_or_else(|_| lost())?;
         Ok(Made {
             call_id: waiter.call().id,
             way: Way::Kept(waiter),
@@ -211,9 +218,18 @@ pub struct Found {
 
 impl Found {
     /// The call.
-    #[must_use]
-    pub fn call(&self) -> model::Call {
-        self.watcher.call()
+    ///
+    /// # Errors
+    /// `STORE_FAILED`.
+    pub async fn call(&self) -> Result<model::Call> {
+        let call = self.watcher.call();
+        if call.state != CallState::Running {
+            return Ok(call);
+        }
+        let with_questions = self.calls.with_questions(vec![call]).await?;
+        let mut all = with_questions.into_iter();
+        all.next()
+            .ok_or_else(|| Error::internal("a call was lost on the way"))
     }
 
     /// What came of it, if it has ended.

@@ -421,12 +421,12 @@ impl Calls {
         after: Option<CallId>,
         limit: usize,
     ) -> Result<Vec<model::Call>> {
-        let plain = self.0.ledger.plain(&namespace).into_iter().filter(|call| {
+        let mut all = self.with_questions(self.0.ledger.plain(&namespace)).await?;
+        all.retain(|call| {
             (server_ids.is_empty() || server_ids.contains(&call.server.id))
                 && (states.is_empty() || states.contains(&call.state))
                 && after.as_ref().is_none_or(|after| call.id > *after)
         });
-        let mut all: Vec<_> = plain.collect();
         let kept = self
             .0
             .store
@@ -438,6 +438,24 @@ impl Calls {
         all.dedup_by(|one, other| one.id == other.id);
         all.truncate(limit);
         Ok(all)
+    }
+
+    /// Plain calls as they are: the store knows of their questions.
+    pub(super) async fn with_questions(
+        &self,
+        mut calls: Vec<model::Call>,
+    ) -> Result<Vec<model::Call>> {
+        let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
+        if ids.is_empty() {
+            return Ok(calls);
+        }
+        let waiting = self.0.store.calls_that_wait(ids).await?;
+        for call in &mut calls {
+            if waiting.contains(&call.id) {
+                call.state = CallState::InputRequired;
+            }
+        }
+        Ok(calls)
     }
 
     fn output_schema(&self, call: &model::Call) -> Option<Arc<OutputSchema>> {

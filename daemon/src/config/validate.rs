@@ -166,6 +166,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
             1,
             65_536,
         ),
+        ("limits.calls", limits.calls, 100, 1_000_000),
         (
             "limits.sessions_per_server",
             limits.sessions_per_server,

@@ -44,6 +44,8 @@ pub struct Settings {
     pub list_items: usize,
     /// Most calls of one server at a time.
     pub calls_per_server: usize,
+    /// Most calls that are under way or wait for answers, of all servers together.
+    pub calls: usize,
     /// Most sessions of single apps with one server.
     pub sessions_per_server: usize,
     /// How long such a session is kept that nobody uses.

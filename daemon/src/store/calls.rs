@@ -333,6 +333,19 @@ pub(super) fn rests(connection: &Connection, id: &CallId) -> Result<bool> {
         .exists([id.as_str()])?)
 }
 
+/// Those of the calls that have pending questions.
+pub(super) fn that_wait(connection: &Connection, ids: Vec<CallId>) -> Result<Vec<CallId>> {
+    let mut waiting = connection
+        .prepare_cached("SELECT 1 FROM elicitations WHERE call_id = ?1 AND state = 'pending'")?;
+    let mut all = Vec::new();
+    for id in ids {
+        if waiting.exists([id.as_str()])? {
+            all.push(id);
+        }
+    }
+    Ok(all)
+}
+
 /// Calls that had not ended when the daemon did. Nobody waits for them any more: they are detached from now on.
 pub(super) fn start_over(changes: &mut Changes<'_>) -> Result<Vec<Unended>> {
     let sql = format!(

@@ -199,6 +199,15 @@ impl Store {
         self.0.reads.read(run).await
     }
 
+    /// Which of these calls have questions that are pending.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn calls_that_wait(&self, ids: Vec<CallId>) -> Result<Vec<CallId>> {
+        let run = move |connection: &Connection| calls::that_wait(connection, ids);
+        self.0.reads.read(run).await
+    }
+
     /// The id of the call that an app made under this request id.
     ///
     /// # Errors
