@@ -71,6 +71,7 @@ mod subscriptions;
 mod survey;
 mod task_transports;
 mod tasks;
+mod three_processes;
 mod transports;
 mod unattended;
 mod updates;

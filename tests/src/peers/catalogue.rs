@@ -161,10 +161,15 @@ pub async fn git(repository: &str) -> CommandLine {
     CommandLine::new(program, &["--repository", repository])
 }
 
-/// A copy of a source file beside the modules of a set, where they are found.
+/// A copy of a source file of `tests/peers` beside the modules of a set, where they are found.
 pub(super) fn beside(set: &Path, name: &str) -> PathBuf {
-    let file = set.join(name);
-    let code = std::fs::read(source(name)).expect("read the peer's source");
+    placed(set, &source(name))
+}
+
+/// A copy of a source file beside the modules of a set, where they are found.
+pub(super) fn placed(set: &Path, source: &Path) -> PathBuf {
+    let file = set.join(source.file_name().expect("a file has a name"));
+    let code = std::fs::read(source).expect("read the peer's source");
     if std::fs::read(&file).ok().as_ref() != Some(&code) {
         // Another test may be starting it: replace the file in one step.
         let new = tempfile::NamedTempFile::new_in(set).expect("make a file");

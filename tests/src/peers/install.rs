@@ -69,6 +69,16 @@ pub const SETS: &[Set] = &[
         packages: &["@modelcontextprotocol/conformance@0.2.0-alpha.12"],
     },
     Set {
+        name: "nodeapp",
+        source: Source::Npm,
+        packages: &["@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1"],
+    },
+    Set {
+        name: "pyapp",
+        source: Source::Pip,
+        packages: &["grpcio==1.85.1", "grpcio-tools==1.85.1"],
+    },
+    Set {
         name: "py1",
         source: Source::Pip,
         packages: &["mcp[cli]==1.30.0"],

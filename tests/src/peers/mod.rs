@@ -1,8 +1,9 @@
-//! Real MCP servers of other makers, at pinned versions.
+//! Real MCP servers of other makers, at pinned versions, and apps in other languages.
 //!
 //! [`install`] puts them under the target directory once; the functions of [`catalogue`] say how
-//! each is started.
+//! each server is started, those of [`apps`] how each app is.
 
+pub mod apps;
 pub mod catalogue;
 pub mod chromium;
 pub mod install;
