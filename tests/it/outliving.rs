@@ -231,7 +231,7 @@ async fn a_question_survives_the_daemon_and_whoever_answers_sets_the_call_going(
 }
 
 #[tokio::test]
-async fn answers_that_were_given_before_the_daemon_died_are_not_asked_for_again() {
+async fn behaviour_82_two_questions_are_asked_at_once_and_no_answer_is_asked_for_again() {
     one_and_two(async |mut stage| {
         let fake = FakeMcp::modern().tool(tool("ask")).start().await;
         fake.reply("tools/call", |seen| {
@@ -301,7 +301,7 @@ async fn what_was_under_way_when_the_daemon_died_has_an_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn a_legacy_call_loses_its_question_with_the_daemon_and_says_so() {
+async fn behaviour_89_a_legacy_call_loses_its_question_with_the_daemon_and_says_so() {
     for way in [Way::CallStream, Way::PushStream] {
         one_and_two(async |mut stage| {
             let fake = asking(way).await;
@@ -365,7 +365,7 @@ async fn a_question_of_a_modern_call_outlives_its_server() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_tells_its_server_and_ends_its_questions() {
+async fn behaviour_83_a_cancelled_call_tells_its_server_and_ends_its_questions() {
     for way in [Way::Result, Way::CallStream, Way::PushStream] {
         for detached in [true, false] {
             one_and_two(async |stage| {
@@ -448,6 +448,79 @@ async fn the_removal_of_a_server_ends_its_calls_and_questions() {
         ErrorFacts::expect(late, Code::FailedPrecondition, "ALREADY_RESOLVED");
     })
     .await;
+}
+
+#[tokio::test]
+async fn behaviour_90_a_call_that_waits_goes_with_its_server_to_another_id() {
+    one_and_two(async |stage| {
+        let fake = asking(Way::Result).await;
+        let spec = with_forms(http_spec("S", &fake.url()));
+        let server = stage.app().add_ready(spec.clone()).await;
+        let mut updates = stage.other().updates("").await;
+        let id = stage.app().detach(&server.id, "ask", "{}").await;
+        let question = updates.pending().await;
+        assert_eq!(question.server_id, server.id);
+        let moved = stage.app().add("stable", spec).await.unwrap();
+        assert_eq!(moved.outcome(), v1::AddOutcome::Migrated);
+        let moved = updates
+            .question_where("the question at the new id", |it| it.server_id == "stable")
+            .await;
+        assert_eq!(moved.id, question.id);
+        let call = stage.other().get_call(&id).await.unwrap();
+        assert_eq!(
+            (call.server_id.as_str(), call.state()),
+            ("stable", CallState::InputRequired)
+        );
+        stage.other().accept(&question.id, ADA).await.unwrap();
+        assert_eq!(
+            said(&stage.other().wait_call(&id).await)["content"]["name"],
+            "Ada"
+        );
+        let later = stage.app().detach("stable", "ask", "{}").await;
+        let question = updates.pending().await;
+        assert_eq!(
+            (question.call_id, question.server_id.as_str()),
+            (later, "stable")
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_people_answer_is_in_no_log_and_not_readable_on_disk() {
+    const ANSWER: &str = r#"{"name":"correct-horse-battery-staple"}"#;
+    const ARGUMENT: &str = r#"{"pin":"four-seven-one-one-zero"}"#;
+    for way in [Way::Result, Way::CallStream] {
+        one_and_two_with(
+            TestDaemon::builder().set("log.filter", "trace"),
+            async |mut stage| {
+                let fake = asking(way).await;
+                stage
+                    .add("s", with_forms(http_spec("S", &fake.url())))
+                    .await;
+                let mut updates = stage.other().updates("").await;
+                let id = stage.app().detach("s", "ask", ARGUMENT).await;
+                let question = updates.pending().await;
+                stage.other().accept(&question.id, ANSWER).await.unwrap();
+                let told = said(&stage.other().wait_call(&id).await);
+                assert_eq!(told["content"]["name"], "correct-horse-battery-staple");
+                stage.daemon.terminate().await;
+                let mut everything = stage.daemon.log().into_bytes();
+                for file in std::fs::read_dir(stage.daemon.data_dir()).unwrap() {
+                    let path = file.unwrap().path();
+                    if path.is_file() {
+                        everything.extend(std::fs::read(path).unwrap());
+                    }
+                }
+                let everything = String::from_utf8_lossy(&everything);
+                assert!(everything.contains(&id), "there is something to be found");
+                for secret in ["correct-horse-battery-staple", "four-seven-one-one-zero"] {
+                    assert!(!everything.contains(secret), "{way:?}: {secret}");
+                }
+            },
+        )
+        .await;
+    }
 }
 
 #[tokio::test]

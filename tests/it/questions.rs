@@ -237,7 +237,7 @@ async fn b34_a_question_is_answered_once() {
 }
 
 #[tokio::test]
-async fn b34_an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
+async fn b34_behaviour_86_an_answer_that_cannot_be_used_is_refused_and_the_question_stays() {
     one_and_two(async |stage| {
         let fake = asking(Way::Result).await;
         add(stage.app(), &fake).await;
