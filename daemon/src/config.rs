@@ -266,10 +266,10 @@ pub struct QuestionConfig {
     /// How long a question to people stays open. Default 1h; 1s to 720h. Servers may set their own, as of the two below.
     #[serde(with = "duration")]
     pub expiry: Duration,
-    /// How long a request for an answer of a language model stays open. Default 1h; 1s to 720h.
+    /// How long a request for an answer of a language model stays open. Default, and what 0s stands for: `expiry`; 1s to 720h.
     #[serde(with = "duration")]
     pub sampling_expiry: Duration,
-    /// How long a call waits for an approval. Default 1h; 1s to 720h.
+    /// How long a call waits for an approval. Default, and what 0s stands for: `expiry`; 1s to 720h.
     #[serde(with = "duration")]
     pub approval_expiry: Duration,
     /// What becomes of questions that come while no app is there that says it can answer them. Default `"hold"`: they wait;
@@ -279,8 +279,8 @@ pub struct QuestionConfig {
     pub max_pending_per_server: usize,
     /// One question to people with everything in it, in bytes. Default 256 KiB; 4 KiB to 16 MiB.
     pub max_bytes: usize,
-    /// One request for an answer of a language model, which may hold a whole conversation, in bytes. Default 1 MiB; 4 KiB
-    /// to 16 MiB.
+    /// One request for an answer of a language model, which may hold a whole conversation, in bytes. Default, and what 0 stands
+    /// for: 1 MiB, or `max_bytes` if that is more, but not more than `max_pending_bytes`; 4 KiB to 16 MiB.
     pub max_sampling_bytes: usize,
     /// Open questions of all servers together, in bytes: what a subscriber's snapshot can hold of them. Default 64 MiB;
     /// the larger of the two above to 1 GiB.
@@ -445,12 +445,12 @@ impl Default for QuestionConfig {
     fn default() -> Self {
         Self {
             expiry: Duration::from_hours(1),
-            sampling_expiry: Duration::from_hours(1),
-            approval_expiry: Duration::from_hours(1),
+            sampling_expiry: Duration::ZERO,
+            approval_expiry: Duration::ZERO,
             unattended: Unattended::Hold,
             max_pending_per_server: 1_000,
             max_bytes: 256 * 1024,
-            max_sampling_bytes: 1024 * 1024,
+            max_sampling_bytes: 0,
             max_pending_bytes: 64 * 1024 * 1024,
         }
     }

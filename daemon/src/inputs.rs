@@ -26,7 +26,7 @@ use crate::inputs::audience::Audience;
 use crate::inputs::form::{Form, Refusal};
 use crate::model::call::{NewCall, QuestionLimits};
 use crate::model::question::{Answer, Mode, Question, QuestionState};
-use crate::model::spec::Unattended;
+use crate::model::spec::{QuestionPolicy, Unattended};
 use crate::store::{Store, already_resolved};
 
 pub mod audience;
@@ -67,8 +67,8 @@ impl InputsConfig {
     fn expiry(&self, mode: Mode) -> Duration {
         match mode {
             Mode::Form | Mode::Url => self.expiry,
-            Mode::Approval => self.approval_expiry,
             Mode::Sampling => self.sampling_expiry,
+            Mode::Approval => self.approval_expiry,
         }
     }
 
@@ -216,10 +216,11 @@ impl Inputs {
         &self.0.audience
     }
 
-    /// What becomes of questions that nobody can answer who is there, unless their server says.
+    /// Whether a question of this mode waits, under the policy of its server, for somebody who can answer it.
     #[must_use]
-    pub fn unattended(&self) -> Unattended {
-        self.0.config.unattended
+    pub fn holds(&self, namespace: &Namespace, mode: Mode, policy: &QuestionPolicy) -> bool {
+        let unattended = policy.unattended.unwrap_or(self.0.config.unattended);
+        unattended == Unattended::Hold || self.0.audience.attends(namespace, mode)
     }
 
     /// Puts a question on the queue that ends at once as declined, for whoever looks later.

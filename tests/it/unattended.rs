@@ -1,6 +1,6 @@
 //! What becomes of questions that nobody answers: how long they wait, and whether they wait at all.
 
-use mcp_sidecar_tests::audience::{FORMS, MODELS};
+use mcp_sidecar_tests::audience::{APPROVALS, FORMS, MODELS, told};
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::v1::{ElicitationState, QuestionPolicy, UnattendedPolicy};
 
@@ -315,4 +315,53 @@ async fn a_policy_is_looked_at_before_it_is_stored() {
     assert_eq!(shown.question_policy, Some(whole));
     let cleared = app.update("s", spec, &["question_policy"]).await.unwrap();
     assert_eq!(cleared.spec.unwrap().question_policy, None);
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_is_there_to_approve_waits_unless_it_shall_not() {
+    for modern in [true, false] {
+        one_and_two(async |stage| {
+            let fake = FakeMcp::echo(modern).await;
+            let mut spec = http_spec("S", &fake.url());
+            spec.approval = Some(v1::ApprovalPolicy {
+                default_action: v1::ApprovalAction::Ask.into(),
+                ..Default::default()
+            });
+            let quick = QuestionPolicy {
+                approval_expiry: Some(millis(300)),
+                ..Default::default()
+            };
+            stage.add("s", with_policy(spec.clone(), quick)).await;
+            let mut updates = stage.other().updates("").await;
+            let call = async || stage.app().call_tool("s", "echo", "{}").await;
+            let (outcome, state) = tokio::join!(call(), async {
+                let question = updates.pending().await;
+                updates.end_of(&question.id).await
+            });
+            assert_eq!(state, ElicitationState::Expired);
+            ErrorFacts::expect(outcome, Code::PermissionDenied, "CALL_NOT_APPROVED");
+
+            let update = with_policy(spec, declining());
+            let update = stage.app().update("s", update, &["question_policy"]);
+            update.await.unwrap();
+            // Somebody who shows forms need not show calls.
+            let _forms = stage.other().attach(FORMS).await;
+            ErrorFacts::expect(call().await, Code::PermissionDenied, "CALL_NOT_APPROVED");
+            let declined = stage.app().questions_in(ElicitationState::Declined).await;
+            assert_eq!(declined[0].tool_name, "echo");
+            assert!(fake.seen_of("tools/call").is_empty());
+
+            let mut approvals = stage.other().attach(APPROVALS).await;
+            let (outcome, ()) = tokio::join!(call(), async {
+                let question = approvals.pending().await;
+                let accept = v1::ElicitationAction::Accept;
+                let agreed = stage.other().respond(&question.id, accept, None);
+                agreed.await.unwrap();
+            });
+            outcome.unwrap();
+            // What calls need is no server's affair.
+            assert!(told(&fake).get("approval").is_none());
+        })
+        .await;
+    }
 }

@@ -13,6 +13,7 @@ pub const FORMS: CanAnswer = CanAnswer {
     sampling: false,
     sampling_tools: false,
     sampling_context: false,
+    approval: false,
 };
 
 /// Somebody who can open URLs.
@@ -27,6 +28,13 @@ pub const MODELS: CanAnswer = CanAnswer {
     elicitation_form: false,
     sampling: true,
     sampling_tools: true,
+    ..FORMS
+};
+
+/// Somebody who can show calls that need an approval.
+pub const APPROVALS: CanAnswer = CanAnswer {
+    elicitation_form: false,
+    approval: true,
     ..FORMS
 };
 

@@ -342,6 +342,7 @@ fn capabilities(capabilities: Option<v1::ClientCapabilities>) -> Option<ClientCa
             sampling: capabilities.sampling,
             sampling_tools: capabilities.sampling_tools,
             sampling_context: capabilities.sampling_context,
+            approval: false,
         },
         extensions: capabilities.extensions_json,
     })

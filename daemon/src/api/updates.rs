@@ -30,6 +30,9 @@ use crate::store::Store;
 /// Updates that are read from the log at once.
 const BATCH: usize = 128;
 
+/// Most namespaces for which an app can declare what it can answer, unless it is all.
+const MAX_NAMESPACES: usize = 1000;
+
 /// The service.
 #[derive(Clone, Debug)]
 pub struct Updates(pub Shared);
@@ -111,11 +114,18 @@ impl Updates {
             sampling: can.sampling,
             sampling_tools: can.sampling_tools,
             sampling_context: can.sampling_context,
+            approval: can.approval,
         };
         if let Some(part) = abilities.stray_part() {
             return Err(Error::invalid(
                 format!("can_answer.{part}"),
                 "it is a part of `sampling`, which is not set",
+            ));
+        }
+        if filter.namespaces.len() > MAX_NAMESPACES {
+            return Err(Error::invalid(
+                "namespaces",
+                format!("at most {MAX_NAMESPACES} can be named together with `can_answer`; or `*`"),
             ));
         }
         let scope = if filter.namespaces.is_empty() {

@@ -14,8 +14,9 @@ use crate::registry::Server;
 /// The question that has to be answered before the call is made, if there is one; the plan remembers it.
 ///
 /// # Errors
-/// `CALL_NOT_APPROVED` if the registration lets nobody make the call; MESSAGE_TOO_LARGE if it cannot be shown.
-pub(super) fn ask(
+/// `CALL_NOT_APPROVED` if the registration lets nobody make the call, or nobody is there to be asked and it shall not wait;
+/// MESSAGE_TOO_LARGE if it cannot be shown.
+pub(super) async fn ask(
     calls: &Calls,
     server: &Server,
     plan: &mut Plan,
@@ -47,8 +48,9 @@ pub(super) fn ask(
                 .with("policy", "deny"))
         }
         Action::Ask => {
-            let question = calls.0.inputs.prepare(NewQuestion {
-                server: server.record.key.clone(),
+            let key = &server.record.key;
+            let question = NewQuestion {
+                server: key.clone(),
                 server_name: spec.name.clone(),
                 call_id: Some(call.clone()),
                 mode: Mode::Approval,
@@ -57,7 +59,17 @@ pub(super) fn ask(
                 url: None,
                 request: request(name, arguments.as_ref()).as_str().to_owned(),
                 expiry: spec.questions.expiry(Mode::Approval),
-            })?;
+            };
+            let inputs = &calls.0.inputs;
+            if !inputs.holds(&key.namespace, Mode::Approval, &spec.questions) {
+                inputs.decline(question).await?;
+                let error = Error::new(
+                    Reason::CallNotApproved,
+                    "nobody is there to approve the call, and it does not wait for that; it was not made",
+                );
+                return Err(error.with("policy", "ask"));
+            }
+            let question = inputs.prepare(question)?;
             plan.approval = Some(question.id.clone());
             Ok(Some(question))
         }

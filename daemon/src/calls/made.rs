@@ -59,7 +59,7 @@ impl Prepared {
             expires: None,
         };
         let calls = self.calls.clone();
-        let asked = approval::ask(&calls, &self.server, &mut self.plan, &call.id)?;
+        let asked = approval::ask(&calls, &self.server, &mut self.plan, &call.id).await?;
         if self.request_id.is_none() && !self.detach && asked.is_none() {
             let call_id = call.id.clone();
             let listeners = self.listeners.clone().unwrap_or_default();
@@ -152,6 +152,12 @@ impl Prepared {
                 let Some(entry) = entered.keep() else {
                     return Err(Error::internal("a call was kept before it rested"));
                 };
+                // Meanwhile the server may have got another id; from here on the store knows of the call and sees to that.
+                let server = calls.0.registry.again(&self.server);
+                entry.is_now(model::Call {
+                    server: server.record.key.clone(),
+                    ..entry.call()
+                });
                 let waiter = calls.keep(&entry, &self.plan, asked).await?;
                 drop(entry);
                 answer_of(calls, waiter).await

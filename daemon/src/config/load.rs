@@ -239,6 +239,19 @@ impl Loader {
         if limits.connections_per_user == 0 {
             limits.connections_per_user = limits.connections - limits.connections / 4;
         }
+        let questions = &mut config.questions;
+        for own in [
+            &mut questions.sampling_expiry,
+            &mut questions.approval_expiry,
+        ] {
+            if own.is_zero() {
+                *own = questions.expiry;
+            }
+        }
+        if questions.max_sampling_bytes == 0 {
+            let wanted = questions.max_bytes.max(1024 * 1024);
+            questions.max_sampling_bytes = wanted.min(questions.max_pending_bytes);
+        }
         for problem in problems(&config) {
             let origin = origin_of(&figment, &problem.key);
             self.problems

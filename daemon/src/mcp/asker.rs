@@ -15,7 +15,7 @@ use crate::inputs::{Inputs, NewQuestion, Ticket};
 use crate::mcp::link::Running;
 use crate::mcp::protocol::{ObjectWriter, RawJson, code, method};
 use crate::model::question::{Answer, Mode};
-use crate::model::spec::{Abilities, QuestionPolicy, Root, ServerSpec, Unattended};
+use crate::model::spec::{Abilities, QuestionPolicy, Root, ServerSpec};
 
 /// Answers the requests of one server.
 #[derive(Clone, Debug)]
@@ -170,15 +170,10 @@ impl Asker {
     /// Whether a question waits for somebody.
     fn need(&self, question: NewQuestion) -> Need {
         let About { key, policy } = self.about();
-        let unattended = policy
-            .unattended
-            .unwrap_or_else(|| self.inputs.unattended());
-        let audience = self.inputs.audience();
-        match unattended {
-            Unattended::Decline if !audience.attends(&key.namespace, question.mode) => {
-                Need::Declined(question)
-            }
-            _ => Need::Human(question),
+        if self.inputs.holds(&key.namespace, question.mode, &policy) {
+            Need::Human(question)
+        } else {
+            Need::Declined(question)
         }
     }
 

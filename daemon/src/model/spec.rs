@@ -9,7 +9,7 @@ use crate::base::{Secret, ServerId};
 use crate::error::{Error, Result};
 use crate::model::approval::Approval;
 use crate::model::auth::AuthSpec;
-use crate::model::question::Mode;
+pub use crate::model::question::{Abilities, QuestionPolicy, Unattended};
 use crate::model::rules::ToolRules;
 
 /// How a server is reached and used.
@@ -55,43 +55,6 @@ pub struct ServerSpec {
     /// What becomes of its questions.
     #[serde(default)]
     pub questions: QuestionPolicy,
-}
-
-/// What becomes of the questions of a server; `None` means the configured default.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct QuestionPolicy {
-    /// Those that come while nobody is attached who can answer them.
-    pub unattended: Option<Unattended>,
-    /// How long those to people can be answered.
-    pub elicitation_expiry: Option<Duration>,
-    /// How long those for a model can be answered.
-    pub sampling_expiry: Option<Duration>,
-    /// How long calls that need an approval wait for it.
-    pub approval_expiry: Option<Duration>,
-}
-
-impl QuestionPolicy {
-    /// How long questions of this mode can be answered.
-    #[must_use]
-    pub fn expiry(&self, mode: Mode) -> Option<Duration> {
-        match mode {
-            Mode::Form | Mode::Url => self.elicitation_expiry,
-            Mode::Sampling => self.sampling_expiry,
-            Mode::Approval => self.approval_expiry,
-        }
-    }
-}
-
-/// What becomes of a question that comes while nobody is attached who can answer it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unattended {
-    /// It waits for somebody.
-    #[default]
-    Hold,
-    /// It is declined at once.
-    Decline,
 }
 
 /// Which apps share a session with a server.
@@ -299,78 +262,6 @@ pub struct ClientCapabilities {
     pub abilities: Abilities,
     /// Further `extensions`, a raw JSON object; empty if none.
     pub extensions: String,
-}
-
-/// What somebody can answer.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent flags, as they are in the protocol"
-)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Abilities {
-    /// Elicitation mode `form`.
-    pub elicitation_form: bool,
-    /// Elicitation mode `url`.
-    pub elicitation_url: bool,
-    /// Sampling.
-    pub sampling: bool,
-    /// Sampling with tools.
-    pub sampling_tools: bool,
-    /// Sampling with context of servers.
-    pub sampling_context: bool,
-}
-
-impl Abilities {
-    /// Nothing at all.
-    pub const NOTHING: Self = Self {
-        elicitation_form: false,
-        elicitation_url: false,
-        sampling: false,
-        sampling_tools: false,
-        sampling_context: false,
-    };
-
-    /// What one or the other can answer.
-    #[must_use]
-    pub fn union(self, other: Self) -> Self {
-        Self {
-            elicitation_form: self.elicitation_form || other.elicitation_form,
-            elicitation_url: self.elicitation_url || other.elicitation_url,
-            sampling: self.sampling || other.sampling,
-            sampling_tools: self.sampling_tools || other.sampling_tools,
-            sampling_context: self.sampling_context || other.sampling_context,
-        }
-    }
-
-    /// Whether questions of this mode can be answered.
-    #[must_use]
-    pub fn answer(self, mode: Mode) -> bool {
-        match mode {
-            Mode::Form => self.elicitation_form,
-            Mode::Url => self.elicitation_url,
-            Mode::Sampling => self.sampling,
-            // The daemon's own question, which servers are not told of.
-            Mode::Approval => true,
-        }
-    }
-
-    /// A part of sampling that is named without the whole; `None` if there is none.
-    #[must_use]
-    pub fn stray_part(self) -> Option<&'static str> {
-        match self {
-            Self { sampling: true, .. } => None,
-            Self {
-                sampling_tools: true,
-                ..
-            } => Some("sampling_tools"),
-            Self {
-                sampling_context: true,
-                ..
-            } => Some("sampling_context"),
-            _ => None,
-        }
-    }
 }
 
 /// A directory the server may work with.
