@@ -295,6 +295,32 @@ mod tests {
     }
 
     #[test]
+    fn a_session_says_what_its_server_was_told_if_that_was_kept() {
+        let sealer = Sealer::new(&[7; KEY_LEN]).unwrap();
+        let home = server("a", "b");
+        let told = Some(crate::model::spec::Abilities {
+            elicitation_url: true,
+            ..crate::model::spec::Abilities::NOTHING
+        });
+        let session = Session {
+            id: Secret::new("id".to_owned()),
+            version: "2025-11-25".to_owned(),
+            hello: "{}".to_owned(),
+            told,
+        };
+        let blob = sealer.seal_session(&home, &session).unwrap();
+        assert_eq!(sealer.open_session(&home, &blob), Some(session.clone()));
+        // As daemons before this one sealed it.
+        let plain = join(&["id", "2025-11-25", "{}"]).unwrap();
+        let blob = sealer.seal(&server_data(SESSION, &home), &plain).unwrap();
+        let earlier = Session {
+            told: None,
+            ..session
+        };
+        assert_eq!(sealer.open_session(&home, &blob), Some(earlier));
+    }
+
+    #[test]
     fn a_blob_opens_only_where_it_was_sealed() {
         let sealer = Sealer::new(&[7; KEY_LEN]).unwrap();
         let values = secrets(&["hunter2".to_owned(), String::new()]);
