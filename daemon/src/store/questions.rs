@@ -303,8 +303,9 @@ pub(super) fn end_of_call(
 pub(super) fn expire(changes: &mut Changes<'_>, chunk: usize) -> Result<usize> {
     let over: Vec<(String, String)> = {
         let mut statement = changes.connection.prepare_cached(
-            "SELECT namespace, id FROM elicitations WHERE state = 'pending' AND expires <= ?1
-             AND call_id IN (SELECT id FROM calls WHERE rests = 1) ORDER BY expires LIMIT ?2",
+            "SELECT namespace, id FROM elicitations INDEXED BY elicitations_expiring
+             WHERE state = 'pending' AND expires <= ?1
+             AND EXISTS (SELECT 1 FROM calls WHERE calls.id = call_id AND rests = 1) ORDER BY expires LIMIT ?2",
         )?;
         let rows = statement.query_map([changes.now.0, count(chunk)], |row| {
             Ok((row.get(0)?, row.get(1)?))
@@ -329,8 +330,8 @@ pub(super) fn expire(changes: &mut Changes<'_>, chunk: usize) -> Result<usize> {
 pub(super) fn next_expiry(connection: &Connection) -> Result<Option<Timestamp>> {
     Ok(connection
         .prepare_cached(
-            "SELECT expires FROM elicitations WHERE state = 'pending'
-             AND call_id IN (SELECT id FROM calls WHERE rests = 1) ORDER BY expires LIMIT 1",
+            "SELECT expires FROM elicitations INDEXED BY elicitations_expiring WHERE state = 'pending'
+             AND EXISTS (SELECT 1 FROM calls WHERE calls.id = call_id AND rests = 1) ORDER BY expires LIMIT 1",
         )?
         .query_row([], |row| row.get(0))
         .optional()?
