@@ -33,6 +33,7 @@ mod bad_input;
 mod calls;
 mod cancel;
 mod clock;
+mod completions;
 mod crash;
 mod destinations;
 mod encodings;
