@@ -60,6 +60,7 @@ mod output_checks;
 mod own_sessions;
 mod peers;
 mod processes;
+mod question_peers;
 mod questions;
 mod reflection;
 mod repeats;
