@@ -116,6 +116,8 @@ pub struct NewQuestion {
     pub url: Option<String>,
     /// The parameters of the server's request, raw.
     pub request: String,
+    /// The server's own id of the question (url).
+    pub server_elicitation_id: Option<String>,
     /// How long it can be answered; `None` means the configured default.
     pub expiry: Option<Duration>,
 }
@@ -262,6 +264,8 @@ impl Inputs {
             expires: created.plus(expiry),
             resolved: None,
             request: question.request,
+            server_elicitation_id: question.server_elicitation_id,
+            completed: None,
         };
         let bytes = question.bytes();
         let (most, key) = self.0.config.most_bytes(question.mode);
@@ -392,6 +396,22 @@ impl Inputs {
     /// [`Reason::StoreFailed`].
     pub async fn void_server(&self, server: ServerKey) -> Result<Vec<ElicitationId>> {
         self.0.store.void_questions(server).await
+    }
+
+    /// Notes that a server says what was opened for its question is done with: once, if the question is known and pending or
+    /// accepted. It is no answer. Returns the ids of the questions which that is news for.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn completed(
+        &self,
+        server: ServerKey,
+        server_elicitation_id: String,
+    ) -> Result<Vec<ElicitationId>> {
+        let store = &self.0.store;
+        store
+            .complete_questions(server, server_elicitation_id)
+            .await
     }
 
     /// One question of one of these modes, pending or ended.

@@ -328,6 +328,7 @@ pub(super) fn elicitation(question: Question) -> v1::Elicitation {
         fields,
         url_host,
         url_warnings,
+        complete_time: question.completed.map(timestamp),
         tool_name,
         arguments_json,
     }

@@ -57,6 +57,7 @@ pub(super) async fn ask(
                 message: format!("May the tool `{name}` of `{}` be called?", spec.name),
                 requested_schema: None,
                 url: None,
+                server_elicitation_id: None,
                 request: request(name, arguments.as_ref()).as_str().to_owned(),
                 expiry: spec.questions.expiry(Mode::Approval),
             };

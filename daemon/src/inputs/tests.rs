@@ -83,6 +83,7 @@ fn form() -> NewQuestion {
         requested_schema: Some("{}".to_owned()),
         url: None,
         request: "{}".to_owned(),
+        server_elicitation_id: None,
         expiry: None,
     }
 }

@@ -221,6 +221,7 @@ impl Asker {
         Ok(NewQuestion {
             requested_schema: requested_schema.filter(|_| mode == Mode::Form),
             url: url.filter(|_| mode == Mode::Url),
+            server_elicitation_id: text("elicitationId").filter(|_| mode == Mode::Url),
             ..self.question(mode, message, params)
         })
     }
@@ -236,7 +237,24 @@ impl Asker {
             requested_schema: None,
             url: None,
             request: params.as_str().to_owned(),
+            server_elicitation_id: None,
             expiry: policy.expiry(mode),
+        }
+    }
+
+    /// The server says that what was opened for a question is done with.
+    pub async fn completed(&self, server_elicitation_id: String) {
+        let server = self.about().key;
+        match self.inputs.completed(server, server_elicitation_id).await {
+            Ok(known) if known.is_empty() => {
+                tracing::debug!(
+                    "ignored the end of something that was not opened, or is done with"
+                );
+            }
+            Ok(_) => {}
+            Err(failure) => {
+                tracing::warn!(%failure, "what was opened for a question is done with, and that could not be noted");
+            }
         }
     }
 

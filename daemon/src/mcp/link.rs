@@ -168,6 +168,8 @@ pub struct Link {
     log_level: Mutex<Option<LogLevel>>,
     /// Requests of the server that are being answered, by their raw ids.
     asked: Mutex<HashMap<String, CancellationToken>>,
+    /// Room for notes of the server that what was opened for a question is done with.
+    completions: Arc<Semaphore>,
     last_heard: Mutex<Instant>,
     /// Tasks that the server is to cancel when nobody waits for them any more, one for each wait.
     unended: Mutex<HashMap<u64, String>>,
@@ -206,6 +208,7 @@ impl Link {
             running: Mutex::default(),
             log_level: Mutex::default(),
             asked: Mutex::default(),
+            completions: Arc::new(Semaphore::new(serve::MAX_COMPLETIONS)),
             unended: Mutex::default(),
             last_heard: Mutex::new(Clock.now()),
             session_doubted: AtomicBool::new(false),

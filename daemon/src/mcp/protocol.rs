@@ -53,6 +53,8 @@ pub mod method {
     pub const TASKS_CANCEL: &str = "tasks/cancel";
     /// Asks the user.
     pub const ELICIT: &str = "elicitation/create";
+    /// What the user opened for a question is done with.
+    pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
     /// Asks for an answer of a language model.
     pub const CREATE_MESSAGE: &str = "sampling/createMessage";
     /// Asks for the client's roots.

@@ -77,6 +77,12 @@ pub struct Question {
     pub resolved: Option<Timestamp>,
     /// The parameters of the server's request, raw.
     pub request: String,
+    /// The server's own id of the question (url).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_elicitation_id: Option<String>,
+    /// When the server said that what was opened is done with (url).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completed: Option<Timestamp>,
 }
 
 impl Question {
@@ -87,6 +93,7 @@ impl Question {
         self.message.len()
             + optional(&self.requested_schema)
             + optional(&self.url)
+            + optional(&self.server_elicitation_id)
             + self.request.len()
     }
 }

@@ -15,6 +15,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0003_authorization.sql"),
     include_str!("migrations/0004_calls.sql"),
     include_str!("migrations/0005_audiences.sql"),
+    include_str!("migrations/0006_completions.sql"),
 ];
 
 /// Brings the database to the current schema, each step in its own transaction. Returns the version it had.
@@ -77,6 +78,7 @@ mod tests {
         index elicitations_expiring
         index elicitations_of_calls
         index elicitations_pending
+        index elicitations_uncompleted
         index sign_ins_by_server
         table audiences
         table calls

@@ -27,7 +27,7 @@ pub(super) const ANSWER: &str = "answer";
 const KEEP_ENDED: usize = 10_000;
 
 const COLUMNS: &str = "id, namespace, server_id, server_name, call_id, mode, message, requested_schema, url, state, \
-                       created, expires, resolved, request";
+                       created, expires, resolved, request, server_elicitation_id, completed";
 
 const MODES: [(Mode, &str); 4] = [
     (Mode::Form, "form"),
@@ -87,6 +87,8 @@ fn read(row: &Row<'_>) -> Result<Question> {
         expires: Timestamp(row.get(11)?),
         resolved: row.get::<_, Option<i64>>(12)?.map(Timestamp),
         request: row.get(13)?,
+        server_elicitation_id: row.get(14)?,
+        completed: row.get::<_, Option<i64>>(15)?.map(Timestamp),
         id,
     })
 }
@@ -162,8 +164,8 @@ pub(super) fn insert(changes: &mut Changes<'_>, question: Question) -> Result<Re
         .connection
         .prepare_cached(
             "INSERT INTO elicitations (id, namespace, server_id, server_name, call_id, mode, message,
-                 requested_schema, url, state, created, expires, resolved, request, bytes)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                 requested_schema, url, state, created, expires, resolved, request, bytes, server_elicitation_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?
         .execute(params![
             question.id.as_str(),
@@ -181,6 +183,7 @@ pub(super) fn insert(changes: &mut Changes<'_>, question: Question) -> Result<Re
             question.resolved.map(|resolved| resolved.0),
             question.request,
             count(question.bytes()),
+            question.server_elicitation_id,
         ])?;
     changes.question(question)
 }
@@ -216,6 +219,49 @@ pub(super) fn end(
     Ok(question)
 }
 
+/// The questions of a server, by its own id for them, that are pending or accepted and not known to be done with.
+pub(super) fn uncompleted(
+    connection: &Connection,
+    server: &ServerKey,
+    server_elicitation_id: &str,
+) -> Result<Vec<Question>> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM elicitations WHERE namespace = ?1 AND server_id = ?2 AND server_elicitation_id = ?3
+         AND completed IS NULL AND state IN ('pending', 'answered') ORDER BY id"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query([
+        server.namespace.as_str(),
+        server.id.as_str(),
+        server_elicitation_id,
+    ])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(read(row)?);
+    }
+    Ok(found)
+}
+
+/// Notes that what was opened for these questions is done with.
+pub(super) fn complete(
+    changes: &mut Changes<'_>,
+    server: &ServerKey,
+    server_elicitation_id: &str,
+) -> Result<Vec<ElicitationId>> {
+    let found = uncompleted(changes.connection, server, server_elicitation_id)?;
+    let mut completed = Vec::new();
+    for mut question in found {
+        changes
+            .connection
+            .prepare_cached("UPDATE elicitations SET completed = ?2 WHERE id = ?1")?
+            .execute(params![question.id.as_str(), changes.now.0])?;
+        question.completed = Some(changes.now);
+        completed.push(question.id.clone());
+        changes.question(question)?;
+    }
+    Ok(completed)
+}
+
 /// Seals the content of an answer.
 pub(super) fn seal_answer(
     sealer: &Sealer,
@@ -237,7 +283,7 @@ pub(super) fn take_answers(
     let mut all = Vec::new();
     while let Some(row) = rows.next()? {
         let question = read(row)?;
-        let sealed: Option<Vec<u8>> = row.get(14)?;
+        let sealed: Option<Vec<u8>> = row.get(16)?;
         let answer = match (question.state, sealed) {
             (QuestionState::Answered, None) => Answer::Accept(None),
             (QuestionState::Answered, Some(sealed)) => {

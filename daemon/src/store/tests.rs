@@ -101,6 +101,8 @@ fn question(id: &str) -> Question {
         expires: Timestamp(2),
         resolved: None,
         request: "{\"a\": 1.10}".to_owned(),
+        server_elicitation_id: None,
+        completed: None,
     }
 }
 

@@ -68,6 +68,28 @@ impl Store {
             .await
     }
 
+    /// Notes that a server says what was opened for its question is done with: on every question of it with this id of its
+    /// own that is pending or accepted, once. Returns them. Writes nothing if there is none. Durable.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn complete_questions(
+        &self,
+        server: ServerKey,
+        server_elicitation_id: String,
+    ) -> Result<Vec<ElicitationId>> {
+        // A server may send any number of ids that nobody knows: these must not wait for the disk.
+        let (key, id) = (server.clone(), server_elicitation_id.clone());
+        let known = move |connection: &Connection| {
+            Ok(!questions::uncompleted(connection, &key, &id)?.is_empty())
+        };
+        if !self.0.reads.read(known).await? {
+            return Ok(Vec::new());
+        }
+        self.durable(move |changes| questions::complete(changes, &server, &server_elicitation_id))
+            .await
+    }
+
     /// One question, pending or ended.
     ///
     /// # Errors

@@ -19,6 +19,9 @@ use crate::model::status::Era;
 /// Most requests of one server that are being answered at a time.
 const MAX_ASKED: usize = 64;
 
+/// Most notes of one server, that what was opened for a question is done with, that are being written at a time.
+pub(super) const MAX_COMPLETIONS: usize = 64;
+
 /// Key of `_meta` under which messages about a task name it.
 const META_RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 
@@ -112,7 +115,7 @@ impl Link {
         }
     }
 
-    fn notified(&self, method: &str, params: RawJson, origin: Option<&Arc<Running>>) {
+    fn notified(self: &Arc<Self>, method: &str, params: RawJson, origin: Option<&Arc<Running>>) {
         match method {
             method::TOOLS_CHANGED => self.report(|news| news.tools = true),
             method::RESOURCES_CHANGED => self.report(|news| news.resources = true),
@@ -136,6 +139,7 @@ impl Link {
                     }
                 }
             },
+            method::ELICITATION_COMPLETE => self.completed(&params),
             method::CANCELLED => {
                 let id = params.get("requestId");
                 let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,6 +149,25 @@ impl Link {
             }
             _ => tracing::debug!(method, "ignored a notification"),
         }
+    }
+
+    /// What the user opened for a question is done with (MCP 2025-11-25 client/elicitation, "Completion Notifications").
+    fn completed(self: &Arc<Self>, params: &RawJson) {
+        let id = params.get("elicitationId");
+        let Some(id) = id.and_then(|id| id.read::<String>()) else {
+            return;
+        };
+        let Ok(room) = Arc::clone(&self.completions).try_acquire_owned() else {
+            tracing::debug!(
+                "ignored the end of something that was opened: too many are being noted"
+            );
+            return;
+        };
+        let link = Arc::clone(self);
+        self.tasks.spawn(async move {
+            link.asker.completed(id).await;
+            drop(room);
+        });
     }
 
     /// The call that progress on a shared stream is about.
