@@ -24,6 +24,7 @@ use crate::base::{CallId, Clock, ElicitationId, Namespace, ServerId, ServerKey};
 use crate::error::{Error, Reason, Result, Violation};
 use crate::inputs::audience::Audience;
 use crate::inputs::form::{Form, Refusal};
+use crate::inputs::life::Deadlines;
 use crate::model::call::{NewCall, QuestionLimits};
 use crate::model::question::{Answer, Mode, Question, QuestionState};
 use crate::model::spec::{QuestionPolicy, Unattended};
@@ -138,7 +139,9 @@ struct Inner {
     config: InputsConfig,
     /// Questions whose answers somebody waits for. Never locked across an await.
     waiting: Mutex<Waiting>,
-    /// There are questions of calls that rest which were not there before.
+    /// When questions of calls that rest expire. Never locked across an await.
+    deadlines: Mutex<Deadlines>,
+    /// There are such questions which were not there before.
     rested: Arc<Notify>,
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -195,6 +198,7 @@ impl Inputs {
             store,
             config,
             waiting: Mutex::default(),
+            deadlines: Mutex::default(),
             rested: Arc::default(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
@@ -289,9 +293,22 @@ impl Inputs {
     /// [`Reason::StoreFailed`].
     pub async fn rest(&self, call: NewCall, asked: Vec<Question>) -> Result<()> {
         let limits = self.0.config.limits();
-        self.0.store.rest_call(call, asked, limits).await?;
+        let ids: Vec<_> = asked.iter().map(|question| question.id.clone()).collect();
+        // Before they can end, so that none is left behind here.
+        for question in &asked {
+            let namespace = question.server.namespace.clone();
+            let after = question.created.until(question.expires);
+            let mut deadlines = self.0.deadlines();
+            deadlines.insert(namespace, question.id.clone(), after);
+        }
+        let rested = self.0.store.rest_call(call, asked, limits).await;
+        if rested.is_err() {
+            for id in &ids {
+                self.0.deadlines().remove(id);
+            }
+        }
         self.0.rested.notify_one();
-        Ok(())
+        rested
     }
 
     /// Asks. The question is committed, and visible to apps, when this returns. Dropping the future takes the question
@@ -469,6 +486,12 @@ impl Inputs {
 }
 
 impl Inner {
+    fn deadlines(&self) -> MutexGuard<'_, Deadlines> {
+        self.deadlines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -460,19 +460,11 @@ impl Calls {
     pub(super) async fn restore(&self) -> Result<()> {
         let head = self.0.store.head();
         let at = *head.borrow();
-        for unended in self.0.store.unended_calls().await? {
-            let stage = if unended.rests {
-                Stage::Rests
-            } else {
-                Stage::Kept
-            };
-            let entry = self
-                .0
-                .ledger
-                .enter(unended.call, stage, Listeners::default());
-            if !unended.rests {
-                self.finish(&entry, Outcome::Error(interrupted())).await;
-            } else if !unended.waits {
+        let interrupted = Outcome::Error(interrupted());
+        for resting in self.0.store.calls_at_start(interrupted).await? {
+            let ledger = &self.0.ledger;
+            let entry = ledger.enter(resting.call, Stage::Rests, Listeners::default());
+            if !resting.waits {
                 self.wake(&entry).await;
             }
         }

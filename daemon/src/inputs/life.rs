@@ -1,14 +1,16 @@
 //! How questions end by themselves: the keeper of one that somebody waits for, the clock of those whose calls rest, and the
 //! look at the log for those that the store ended.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
-use crate::base::{Clock, Revision};
+use crate::base::{Clock, ElicitationId, Namespace, Revision};
 use crate::error::{Reason, Result};
 use crate::model::question::{Answer, Question, QuestionState};
 use crate::model::update::Body;
@@ -22,8 +24,8 @@ const RETRIES: [Duration; 4] = [
 ];
 /// Updates that are looked at together.
 const PAGE: usize = 256;
-/// Longest pause between two looks at what expires.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Pause before another attempt to end a question whose time is over.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The life of one question: commits it, and ends it unless somebody else does.
 pub(super) async fn keep(
@@ -91,38 +93,118 @@ pub(super) async fn keep(
     inner.deliver(&id, Answer::Cancel);
 }
 
-/// Lets the questions of calls that rest expire. The wall clock decides, because they outlive the daemon; it is looked at
-/// again after a while, because it may be set.
+/// When the questions of calls that rest expire, by the monotonic clock: the wall clock decides only over a restart.
+#[derive(Default)]
+pub(super) struct Deadlines {
+    by_time: BTreeMap<(Instant, ElicitationId), Namespace>,
+    by_id: HashMap<ElicitationId, Instant>,
+}
+
+impl Deadlines {
+    pub(super) fn insert(&mut self, namespace: Namespace, id: ElicitationId, after: Duration) {
+        let now = Clock.now();
+        let at = now.checked_add(after).unwrap_or(now);
+        self.remove(&id);
+        self.by_id.insert(id.clone(), at);
+        self.by_time.insert((at, id), namespace);
+    }
+
+    pub(super) fn remove(&mut self, id: &ElicitationId) {
+        if let Some(at) = self.by_id.remove(id) {
+            self.by_time.remove(&(at, id.clone()));
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.by_time.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Takes out at most [`PAGE`] whose time is over.
+    fn take_due(&mut self) -> Vec<(Namespace, ElicitationId)> {
+        let now = Clock.now();
+        let mut due = Vec::new();
+        while due.len() < PAGE
+            && let Some(first) = self.by_time.first_entry()
+            && first.key().0 <= now
+        {
+            let ((_, id), namespace) = first.remove_entry();
+            self.by_id.remove(&id);
+            due.push((namespace, id));
+        }
+        due
+    }
+}
+
+/// Lets the questions of calls that rest expire, those from before the start of the daemon too.
 pub(super) async fn expire(inner: Weak<Inner>, rested: Arc<Notify>, closing: CancellationToken) {
+    recall(&inner, &closing).await;
     loop {
-        let next = {
+        let due = {
             let Some(inner) = inner.upgrade() else {
                 return;
             };
-            inner.store.next_expiry().await.unwrap_or_else(|failure| {
-                tracing::warn!(%failure, "the expiry of questions could not be read");
-                None
-            })
+            let due = inner.deadlines().take_due();
+            let ends = due
+                .iter()
+                .map(|(namespace, id)| end_expired(&inner, namespace, id));
+            join_all(ends).await;
+            if !due.is_empty() {
+                continue;
+            }
+            inner.deadlines().next()
         };
-        let wait = next.map_or(LOOK_AGAIN, |next| Clock.wall().until(next).min(LOOK_AGAIN));
+        let over = async {
+            match due {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = closing.cancelled() => return,
-            () = rested.notified() => continue,
-            () = tokio::time::sleep(wait) => {}
+            () = rested.notified() => {}
+            () = over => {}
         }
+    }
+}
+
+/// Reads what has to expire from the store.
+async fn recall(inner: &Weak<Inner>, closing: &CancellationToken) {
+    let mut delays = RETRIES.iter().cycle();
+    loop {
         let Some(inner) = inner.upgrade() else {
             return;
         };
-        loop {
-            match inner.store.expire_questions().await {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(failure) => {
-                    tracing::warn!(%failure, "questions whose time is over could not be ended yet");
-                    break;
+        match inner.store.resting_questions().await {
+            Ok(resting) => {
+                let now = Clock.wall();
+                let mut deadlines = inner.deadlines();
+                for (namespace, id, expires) in resting {
+                    deadlines.insert(namespace, id, now.until(expires));
                 }
+                return;
+            }
+            Err(failure) => {
+                tracing::warn!(%failure, "the expiry of questions could not be read yet");
             }
         }
+        drop(inner);
+        let delay = delays.next().copied().unwrap_or_default();
+        tokio::select! {
+            () = closing.cancelled() => return,
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+}
+
+async fn end_expired(inner: &Inner, namespace: &Namespace, id: &ElicitationId) {
+    let store = &inner.store;
+    let ended = store.end_question(id.clone(), namespace.clone(), QuestionState::Expired, None);
+    if let Err(failure) = ended.await
+        && failure.reason() == Reason::StoreFailed
+    {
+        tracing::warn!(elicitation_id = %id, %failure, "a question whose time is over could not be ended yet");
+        let mut deadlines = inner.deadlines();
+        deadlines.insert(namespace.clone(), id.clone(), AGAIN);
     }
 }
 
@@ -148,9 +230,13 @@ pub(super) async fn watch(
                 Ok(updates) => {
                     for update in &updates {
                         at = update.revision;
-                        if let Body::Elicitation(question) = &update.body
-                            && question.state == QuestionState::Void
-                        {
+                        let Body::Elicitation(question) = &update.body else {
+                            continue;
+                        };
+                        if question.state != QuestionState::Pending {
+                            inner.deadlines().remove(&question.id);
+                        }
+                        if question.state == QuestionState::Void {
                             inner.deliver(&question.id, Answer::Cancel);
                         }
                     }

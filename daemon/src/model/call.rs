@@ -133,14 +133,12 @@ pub struct GoneOn {
     pub answers: Vec<Answered>,
 }
 
-/// A call that had not ended when the daemon did.
+/// A call that rested when the daemon ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unended {
+pub struct Resting {
     /// The call.
     pub call: Call,
-    /// Whether it rests.
-    pub rests: bool,
-    /// Whether it waits for answers.
+    /// Whether it waits for answers; else it can go on.
     pub waits: bool,
 }
 

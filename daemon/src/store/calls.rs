@@ -9,11 +9,12 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use super::log::Changes;
 use super::questions;
 use super::seal::Sealer;
+use super::servers;
 use super::{count, json, unreadable};
 use crate::base::{CallId, Clock, Namespace, ServerId, ServerKey, Timestamp};
 use crate::error::{Error, Reason, Result};
 use crate::model::call::{
-    Begun, Call, CallState, GoneOn, KeepCalls, NewCall, Outcome, QuestionLimits, Unended,
+    Begun, Call, CallState, GoneOn, KeepCalls, NewCall, Outcome, QuestionLimits, Resting,
 };
 use crate::model::question::{Question, QuestionState};
 use crate::model::update::{Body, Filter, Kind};
@@ -73,8 +74,9 @@ fn open(sealer: &Sealer, call: &Call, sealed: Option<&[u8]>) -> Option<String> {
 /// Puts a call on disk that begins now, unless it was made before.
 ///
 /// # Errors
-/// INVALID_FIELD if its request id belongs to another call; NAMESPACE_NOT_FOUND and SERVER_NOT_FOUND do not come from here.
+/// INVALID_FIELD if its request id belongs to another call; SERVER_NOT_FOUND if the server is gone.
 pub(super) fn begin(changes: &mut Changes<'_>, new: NewCall, sealed: &[u8]) -> Result<Begun> {
+    expect_server(changes.connection, &new.call.server)?;
     if let Some(request_id) = &new.call.request_id {
         let known: Option<(String, Vec<u8>)> = changes
             .connection
@@ -108,6 +110,21 @@ pub(super) fn begin(changes: &mut Changes<'_>, new: NewCall, sealed: &[u8]) -> R
     Ok(Begun::New)
 }
 
+/// Nothing is kept for a server that was removed, or has another id since it was looked for: nobody would ever end it.
+fn expect_server(connection: &Connection, server: &ServerKey) -> Result<()> {
+    if servers::exists(connection, server)? {
+        return Ok(());
+    }
+    Err(Error::new(
+        Reason::ServerNotFound,
+        format!(
+            "server `{}` was removed or got another id while the call was made",
+            server.id
+        ),
+    )
+    .with("server_id", server.id.as_str()))
+}
+
 fn insert(changes: &Changes<'_>, new: &NewCall, sealed: &[u8], rests: bool) -> Result<()> {
     let call = &new.call;
     changes
@@ -136,7 +153,8 @@ fn insert(changes: &Changes<'_>, new: &NewCall, sealed: &[u8], rests: bool) -> R
 /// Lays a call to rest until its questions have ended: the call, which may be on disk already, with its questions.
 ///
 /// # Errors
-/// ALREADY_RESOLVED if it has ended meanwhile; TOO_MANY if too many questions are pending.
+/// ALREADY_RESOLVED if it has ended meanwhile; SERVER_NOT_FOUND if the server is gone; TOO_MANY if too many questions are
+/// pending.
 pub(super) fn rest(
     changes: &mut Changes<'_>,
     new: NewCall,
@@ -144,6 +162,7 @@ pub(super) fn rest(
     asked: Vec<Question>,
     limits: QuestionLimits,
 ) -> Result<()> {
+    expect_server(changes.connection, &new.call.server)?;
     questions::admit(changes.connection, &asked, limits)?;
     let call = match one(changes.connection, &new.call.server.namespace, &new.call.id)? {
         None => {
@@ -346,35 +365,46 @@ pub(super) fn that_wait(connection: &Connection, ids: Vec<CallId>) -> Result<Vec
     Ok(all)
 }
 
-/// Calls that had not ended when the daemon did. Nobody waits for them any more: they are detached from now on.
-pub(super) fn start_over(changes: &mut Changes<'_>) -> Result<Vec<Unended>> {
-    let sql = format!(
-        "SELECT {COLUMNS}, rests,
-             EXISTS (SELECT 1 FROM elicitations WHERE call_id = calls.id AND elicitations.state = 'pending')
-         FROM calls WHERE ended IS NULL ORDER BY id"
-    );
-    let mut statement = changes.connection.prepare(&sql)?;
-    let mut rows = statement.query([])?;
-    let mut all = Vec::new();
-    while let Some(row) = rows.next()? {
-        all.push(Unended {
-            call: read(row)?,
-            rests: row.get(10)?,
-            waits: row.get(11)?,
-        });
+/// Deals with calls that had not ended when the daemon did: one that was under way has ended so, as `interrupted` says. Returns
+/// those that rest, oldest first, and whether they wait for answers. Nobody waits for them any more: they are detached.
+pub(super) fn start_over(
+    changes: &mut Changes<'_>,
+    sealer: &Sealer,
+    interrupted: &Outcome,
+    keep: KeepCalls,
+) -> Result<Vec<Resting>> {
+    let mut unended = Vec::new();
+    {
+        let sql = format!(
+            "SELECT {COLUMNS}, rests,
+                 EXISTS (SELECT 1 FROM elicitations WHERE call_id = calls.id AND elicitations.state = 'pending')
+             FROM calls WHERE ended IS NULL ORDER BY id"
+        );
+        let mut statement = changes.connection.prepare(&sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let rests: bool = row.get(10)?;
+            unended.push((read(row)?, rests, row.get(11)?));
+        }
     }
-    drop(rows);
-    for unended in &mut all {
-        if !unended.call.detached {
-            unended.call.detached = true;
+    let mut resting = Vec::new();
+    for (mut call, rests, waits) in unended {
+        if !rests {
+            let which = (&call.server.namespace, &call.id);
+            end(changes, sealer, which, interrupted, keep)?;
+            continue;
+        }
+        if !call.detached {
+            call.detached = true;
             changes
                 .connection
                 .prepare_cached("UPDATE calls SET detached = 1 WHERE id = ?1")?
-                .execute([unended.call.id.as_str()])?;
-            changes.call(unended.call.clone())?;
+                .execute([call.id.as_str()])?;
+            changes.call(call.clone())?;
         }
+        resting.push(Resting { call, waits });
     }
-    Ok(all)
+    Ok(resting)
 }
 
 /// One call.

@@ -75,7 +75,6 @@ mod tests {
         index elicitations_by_state
         index elicitations_bytes
         index elicitations_ended
-        index elicitations_expiring
         index elicitations_of_calls
         index elicitations_pending
         index elicitations_uncompleted

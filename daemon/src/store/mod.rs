@@ -13,7 +13,7 @@
 //! |---|---|
 //! | [`Store::put_server`], [`Store::rename_server`], [`Store::remove_server`] | durable |
 //! | [`Store::put_grant`], [`Store::finish_sign_in`] and all else about authorization | durable |
-//! | [`Store::put_question`], [`Store::end_question`], [`Store::void_questions`], [`Store::expire_questions`] | durable |
+//! | [`Store::put_question`], [`Store::end_question`], [`Store::void_questions`] | durable |
 //! | [`Store::begin_call`], [`Store::rest_call`], [`Store::go_on`], [`Store::end_call`] | durable |
 //! | what [`Store::open`] changes, [`Store::check_vault`], [`Store::close`] | durable |
 //! | [`Store::set_status`], [`Store::set_session`], pruning | lazy |

@@ -345,43 +345,22 @@ pub(super) fn end_of_call(
     Ok(())
 }
 
-/// Ends questions of calls that rest, at most `chunk`, whose time is over; tells how many.
-pub(super) fn expire(changes: &mut Changes<'_>, chunk: usize) -> Result<usize> {
-    let over: Vec<(String, String)> = {
-        let mut statement = changes.connection.prepare_cached(
-            "SELECT namespace, id FROM elicitations INDEXED BY elicitations_expiring
-             WHERE state = 'pending' AND expires <= ?1
-             AND EXISTS (SELECT 1 FROM calls WHERE calls.id = call_id AND rests = 1) ORDER BY expires LIMIT ?2",
-        )?;
-        let rows = statement.query_map([changes.now.0, count(chunk)], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?;
-        rows.collect::<Result<_, _>>()?
-    };
-    for (namespace, id) in &over {
-        end(
-            changes,
-            (
-                &Namespace::new(namespace.as_str()),
-                &ElicitationId::new(id.as_str()),
-            ),
-            QuestionState::Expired,
-            None,
-        )?;
-    }
-    Ok(over.len())
-}
-
-/// When the next question of a call that rests expires.
-pub(super) fn next_expiry(connection: &Connection) -> Result<Option<Timestamp>> {
-    Ok(connection
-        .prepare_cached(
-            "SELECT expires FROM elicitations INDEXED BY elicitations_expiring WHERE state = 'pending'
-             AND EXISTS (SELECT 1 FROM calls WHERE calls.id = call_id AND rests = 1) ORDER BY expires LIMIT 1",
-        )?
-        .query_row([], |row| row.get(0))
-        .optional()?
-        .map(Timestamp))
+/// The pending questions of calls that rest, and when they expire.
+pub(super) fn resting(
+    connection: &Connection,
+) -> Result<Vec<(Namespace, ElicitationId, Timestamp)>> {
+    let mut statement = connection.prepare(
+        "SELECT namespace, id, expires FROM elicitations WHERE state = 'pending'
+         AND EXISTS (SELECT 1 FROM calls WHERE calls.id = call_id AND rests = 1)",
+    )?;
+    let rows = statement.query_map([], |row| {
+        Ok((
+            Namespace::new(row.get::<_, String>(0)?),
+            ElicitationId::new(row.get::<_, String>(1)?),
+            Timestamp(row.get(2)?),
+        ))
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }
 
 /// Ends the pending questions of one server, or all, as void; but those of calls that rest, which wait for no server.

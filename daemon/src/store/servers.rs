@@ -186,7 +186,8 @@ fn delete(changes: &mut Changes<'_>, key: &ServerKey) -> Result<Revision> {
     changes.deleted(&key.namespace, &key.id, Kind::Server, key.id.as_str())
 }
 
-fn exists(connection: &Connection, key: &ServerKey) -> Result<bool> {
+/// Whether a server is registered.
+pub(super) fn exists(connection: &Connection, key: &ServerKey) -> Result<bool> {
     Ok(connection
         .prepare_cached("SELECT 1 FROM servers WHERE namespace = ?1 AND id = ?2")?
         .exists([key.namespace.as_str(), key.id.as_str()])?)

@@ -4,19 +4,16 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::{READ_BYTES, Store, calls, log, no_such_call, questions};
+use super::{READ_BYTES, Store, calls, no_such_call, questions};
 use crate::base::{CallId, ElicitationId, Namespace, Revision, ServerId, ServerKey, Timestamp};
 use crate::error::Result;
 use crate::model::call::{
-    Begun, Call, CallState, GoneOn, NewCall, Outcome, QuestionLimits, Unended,
+    Begun, Call, CallState, GoneOn, NewCall, Outcome, QuestionLimits, Resting,
 };
 use crate::model::question::{Answer, Mode, Question, QuestionState};
 
 #[expect(unused_imports, reason = "named in documentation")]
 use crate::error::Reason;
-
-/// Questions whose time is over are ended so many at a time.
-const EXPIRED: usize = 256;
 
 impl Store {
     /// Inserts a question of a call that is under way, or of none. Durable.
@@ -129,23 +126,12 @@ impl Store {
             .await
     }
 
-    /// Ends questions of calls that rest whose time is over, a bounded number at a time; tells whether there may be more.
-    /// Durable.
+    /// The pending questions of calls that rest, and when they expire.
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
-    pub async fn expire_questions(&self) -> Result<bool> {
-        let run =
-            |changes: &mut log::Changes<'_>| Ok(questions::expire(changes, EXPIRED)? == EXPIRED);
-        self.durable(run).await
-    }
-
-    /// When the next question of a call that rests expires.
-    ///
-    /// # Errors
-    /// [`Reason::StoreFailed`].
-    pub async fn next_expiry(&self) -> Result<Option<Timestamp>> {
-        self.0.reads.read(questions::next_expiry).await
+    pub async fn resting_questions(&self) -> Result<Vec<(Namespace, ElicitationId, Timestamp)>> {
+        self.0.reads.read(questions::resting).await
     }
 
     /// Puts a call on disk, unless it is there under its request id. Durable.
@@ -200,12 +186,15 @@ impl Store {
             .await
     }
 
-    /// The calls that had not ended when the daemon did, oldest first. They are detached from now on. Durable.
+    /// Deals with calls that had not ended when the daemon did: those that were under way end as `interrupted` says, those
+    /// that rest are detached from now on and returned, oldest first. Durable.
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
-    pub async fn unended_calls(&self) -> Result<Vec<Unended>> {
-        self.durable(calls::start_over).await
+    pub async fn calls_at_start(&self, interrupted: Outcome) -> Result<Vec<Resting>> {
+        let (sealer, keep) = (Arc::clone(&self.0.sealer), self.0.keep_calls);
+        self.durable(move |changes| calls::start_over(changes, &sealer, &interrupted, keep))
+            .await
     }
 
     /// A call that is on disk, with what came of it if it has ended.

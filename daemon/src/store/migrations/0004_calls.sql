@@ -28,4 +28,3 @@ ALTER TABLE elicitations ADD COLUMN sealed BLOB;
 ALTER TABLE elicitations ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX elicitations_of_calls ON elicitations (call_id) WHERE call_id IS NOT NULL;
 CREATE INDEX elicitations_bytes ON elicitations (bytes) WHERE state = 'pending';
-CREATE INDEX elicitations_expiring ON elicitations (expires) WHERE state = 'pending';
