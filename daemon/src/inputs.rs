@@ -293,17 +293,28 @@ impl Inputs {
     /// [`Reason::StoreFailed`].
     pub async fn rest(&self, call: NewCall, asked: Vec<Question>) -> Result<()> {
         let limits = self.0.config.limits();
-        let ids: Vec<_> = asked.iter().map(|question| question.id.clone()).collect();
-        // Before they can end, so that none is left behind here.
-        for question in &asked {
-            let namespace = question.server.namespace.clone();
-            let after = question.created.until(question.expires);
+        let expiring: Vec<_> = asked
+            .iter()
+            .map(|question| {
+                let namespace = question.server.namespace.clone();
+                let after = question.created.until(question.expires);
+                (namespace, question.id.clone(), after)
+            })
+            .collect();
+        let watch = || {
             let mut deadlines = self.0.deadlines();
-            deadlines.insert(namespace, question.id.clone(), after);
-        }
+            for (namespace, id, after) in &expiring {
+                deadlines.insert(namespace.clone(), id.clone(), *after);
+            }
+        };
+        // Before the commit, because nobody may be here any more behind it; and behind it, because the time of one may have
+        // been over before it was there.
+        watch();
         let rested = self.0.store.rest_call(call, asked, limits).await;
-        if rested.is_err() {
-            for id in &ids {
+        if rested.is_ok() {
+            watch();
+        } else {
+            for (_, id, _) in &expiring {
                 self.0.deadlines().remove(id);
             }
         }

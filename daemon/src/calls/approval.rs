@@ -3,7 +3,7 @@
 use super::Calls;
 use super::operation::Operation;
 use super::plan::Plan;
-use crate::base::CallId;
+use crate::base::{CallId, Deadline};
 use crate::error::{Error, Reason, Result};
 use crate::inputs::NewQuestion;
 use crate::mcp::protocol::{ObjectWriter, RawJson};
@@ -21,6 +21,7 @@ pub(super) async fn ask(
     server: &Server,
     plan: &mut Plan,
     call: &CallId,
+    deadline: Deadline,
 ) -> Result<Option<Question>> {
     let spec = &server.record.spec;
     let Operation::Tool { name, arguments } = &plan.operation else {
@@ -29,10 +30,14 @@ pub(super) async fn ask(
     if spec.approval == Approval::default() {
         return Ok(None);
     }
-    // Of a tool that is not known nothing is said.
-    let live = server.live();
-    let hints = live.catalog.tool(name).map(|tool| tool.hints);
-    match spec.approval.decide(name, hints.unwrap_or_default()) {
+    // What the server says of its tools is known once it is connected.
+    let hints = if spec.approval.needs_hints() {
+        let (_, catalog) = server.handle.link(deadline).await?;
+        catalog.tool(name).map(|tool| tool.hints)
+    } else {
+        None
+    };
+    match spec.approval.decide(name, hints) {
         Action::Auto => Ok(None),
         Action::Deny => {
             let id = &server.record.key.id;
@@ -68,7 +73,10 @@ pub(super) async fn ask(
                     Reason::CallNotApproved,
                     "nobody is there to approve the call, and it does not wait for that; it was not made",
                 );
-                return Err(error.with("policy", "ask"));
+                return Err(error
+                    .with("server_id", key.id.as_str())
+                    .with("tool_name", name.as_str())
+                    .with("policy", "ask"));
             }
             let question = inputs.prepare(question)?;
             plan.approval = Some(question.id.clone());

@@ -424,7 +424,8 @@ impl Calls {
 
     /// Takes a call up again, if all its questions have ended.
     async fn wake(&self, entry: &Arc<Entry>) {
-        let id = entry.call().id;
+        let Call { id, server, .. } = entry.call();
+        let server_id = server.id;
         let GoneOn { plan, answers, .. } = match self.0.store.go_on(id.clone()).await {
             Ok(Some(gone_on)) => gone_on,
             Ok(None) => return,
@@ -438,7 +439,8 @@ impl Calls {
             return;
         }
         let work = decode(&plan).and_then(|mut plan| {
-            plan.approved(&answers)?;
+            plan.approved(&answers)
+                .map_err(|error| error.with("server_id", server_id.as_str()))?;
             plan.opened = plan.opened_by(&answers, Clock.wall().plus(OPENED));
             let replies = match plan.wait {
                 Some(_) => Some(plan.replies(&answers)?),

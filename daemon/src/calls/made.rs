@@ -59,7 +59,14 @@ impl Prepared {
             expires: None,
         };
         let calls = self.calls.clone();
-        let asked = approval::ask(&calls, &self.server, &mut self.plan, &call.id).await?;
+        let asked = approval::ask(
+            &calls,
+            &self.server,
+            &mut self.plan,
+            &call.id,
+            self.deadline,
+        )
+        .await?;
         if self.request_id.is_none() && !self.detach && asked.is_none() {
             let call_id = call.id.clone();
             let listeners = self.listeners.clone().unwrap_or_default();

@@ -97,6 +97,10 @@ impl Plan {
             Reason::CallNotApproved,
             format!("the approval of the call {how}; it was not made"),
         );
+        let error = match &self.operation {
+            Operation::Tool { name, .. } => error.with("tool_name", name.as_str()),
+            _ => error,
+        };
         Err(error
             .with("elicitation_id", id.as_str())
             .with("policy", "ask"))

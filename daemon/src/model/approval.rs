@@ -9,7 +9,8 @@ use crate::model::rules;
 const MAX_RULES: usize = 100;
 
 /// What happens to a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// Ordered by how strict it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// It is made.
@@ -86,14 +87,28 @@ pub struct Approval {
 }
 
 impl Approval {
-    /// What happens to a call of this tool, which says this about itself as far as it is known.
+    /// What happens to a call of this tool, which says this about itself. Of a tool that is not known any condition may hold,
+    /// and the strictest of what may follow is what happens.
     #[must_use]
-    pub fn decide(&self, name: &str, hints: Hints) -> Action {
-        let matching = self.rules.iter().find(|rule| {
-            (rule.tool.is_empty() || rules::matches(&rule.tool, name))
-                && rule.hint.is_none_or(|wanted| hints.has(wanted))
-        });
-        matching.map_or(self.otherwise, |rule| rule.action)
+    pub fn decide(&self, name: &str, hints: Option<Hints>) -> Action {
+        let mut strictest = Action::Auto;
+        for rule in &self.rules {
+            if !rule.tool.is_empty() && !rules::matches(&rule.tool, name) {
+                continue;
+            }
+            match (rule.hint, hints) {
+                (Some(wanted), Some(hints)) if !hints.has(wanted) => {}
+                (Some(_), None) => strictest = strictest.max(rule.action),
+                _ => return strictest.max(rule.action),
+            }
+        }
+        strictest.max(self.otherwise)
+    }
+
+    /// Whether anything hangs on what servers say about their tools.
+    #[must_use]
+    pub fn needs_hints(&self) -> bool {
+        self.rules.iter().any(|rule| rule.hint.is_some())
     }
 
     /// Checks the rules.
@@ -127,6 +142,8 @@ impl Approval {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_oneof, proptest};
+
     use super::{Action, Approval, Hints, Rule, Trait};
 
     fn rule(tool: &str, hint: Option<Trait>, action: Action) -> Rule {
@@ -168,9 +185,68 @@ mod tests {
             ("write", silent, Action::Ask),
             ("write", additive, Action::Auto),
         ] {
-            assert_eq!(policy.decide(name, hints), expected, "{name} {hints:?}");
+            let decided = policy.decide(name, Some(hints));
+            assert_eq!(decided, expected, "{name} {hints:?}");
         }
-        assert_eq!(Approval::default().decide("x", silent), Action::Auto);
+        assert_eq!(Approval::default().decide("x", None), Action::Auto);
+    }
+
+    #[test]
+    fn of_a_tool_that_is_not_known_the_worst_is_believed() {
+        let mut policy = Approval {
+            rules: vec![
+                rule("get", None, Action::Auto),
+                rule("", Some(Trait::Idempotent), Action::Deny),
+                rule("", Some(Trait::ReadOnly), Action::Auto),
+            ],
+            otherwise: Action::Ask,
+            trust_annotations: true,
+        };
+        assert_eq!(policy.decide("get", None), Action::Auto);
+        assert_eq!(policy.decide("x", None), Action::Deny);
+        policy.rules.remove(1);
+        assert_eq!(policy.decide("x", None), Action::Ask);
+    }
+
+    fn any_hints() -> impl Strategy<Value = Hints> {
+        let said = || any::<Option<bool>>();
+        (said(), said(), said(), said()).prop_map(
+            |(read_only, destructive, idempotent, open_world)| Hints {
+                read_only,
+                destructive,
+                idempotent,
+                open_world,
+            },
+        )
+    }
+
+    fn any_rule() -> impl Strategy<Value = Rule> {
+        let tool = prop_oneof![Just(""), Just("a"), Just("a*"), Just("b")];
+        let hint = prop_oneof![
+            Just(None),
+            Just(Some(Trait::ReadOnly)),
+            Just(Some(Trait::Destructive)),
+            Just(Some(Trait::Idempotent)),
+            Just(Some(Trait::OpenWorld)),
+        ];
+        (tool, hint, any_action()).prop_map(|(tool, hint, action)| rule(tool, hint, action))
+    }
+
+    fn any_action() -> impl Strategy<Value = Action> {
+        prop_oneof![Just(Action::Auto), Just(Action::Ask), Just(Action::Deny)]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_a_tool_may_say_is_stricter_than_not_knowing_it(
+            rules in prop::collection::vec(any_rule(), 0..6),
+            otherwise in any_action(),
+            hints in any_hints(),
+            name in prop_oneof![Just("a"), Just("ab"), Just("b")],
+        ) {
+            let policy = Approval { rules, otherwise, trust_annotations: true };
+            prop_assert!(policy.decide(name, Some(hints)) <= policy.decide(name, None));
+        }
     }
 
     #[test]
