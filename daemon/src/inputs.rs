@@ -486,13 +486,18 @@ impl Inputs {
         self.0.waiting().entries.len()
     }
 
-    /// Refuses further questions, ends the pending ones as void, and waits until that is committed. Call it before the
-    /// store is closed.
-    pub async fn close(&self) {
+    /// Refuses further questions, ends the pending ones as void, and waits until that is committed, or this time is over.
+    /// Call it before the store is closed.
+    pub async fn close(&self, grace: Duration) {
         self.0.waiting().closed = true;
         self.0.closing.cancel();
         self.0.tasks.close();
-        self.0.tasks.wait().await;
+        if tokio::time::timeout(grace, self.0.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("questions are left behind; they end at the next start");
+        }
     }
 }
 
@@ -526,7 +531,9 @@ impl Inner {
         };
         for (id, namespace) in asked {
             let question = self.store.question(namespace, id.clone()).await;
-            if question.is_ok_and(|question| question.state == QuestionState::Void) {
+            if question.is_ok_and(|question| {
+                question.state != QuestionState::Pending && !question.state.is_by_answer()
+            }) {
                 self.deliver(&id, Answer::Cancel);
             }
         }

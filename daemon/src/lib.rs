@@ -275,7 +275,7 @@ impl Daemon {
             .close(LAST_GRACE.max(self.config.auth.request_timeout))
             .await;
         self.keeper.stop().await;
-        self.inputs.close().await;
+        self.inputs.close(LAST_GRACE).await;
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store did not close cleanly");
         }

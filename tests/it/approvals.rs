@@ -214,3 +214,27 @@ async fn c11_rules_decide_in_order_and_by_what_a_trusted_server_says_of_its_tool
     })
     .await;
 }
+
+#[tokio::test]
+async fn c11_what_was_made_is_told_again_whatever_the_rules_say_by_now() {
+    one_and_two(async |stage| {
+        let fake = FakeMcp::modern().tool(tool("echo")).start().await;
+        let spec = http_spec("S", &fake.url());
+        stage.add("s", spec.clone()).await;
+        let named = |request_id: &str| v1::ToolCall {
+            request_id: request_id.to_owned(),
+            ..stage.app().call("s", "echo", "{}")
+        };
+        let first = stage.app().call_with(named("order-17")).await.unwrap();
+        let deny = vec![rule("*", ToolHint::Unspecified, ApprovalAction::Deny)];
+        let denying = with_policy(spec, deny, false);
+        let updated = stage.app().update("s", denying, &["approval"]).await;
+        updated.unwrap();
+        let again = stage.other().call_with(named("order-17")).await.unwrap();
+        assert_eq!(text_of(&again), text_of(&first));
+        let denied = stage.other().call_with(named("order-18")).await;
+        ErrorFacts::expect(denied, Code::PermissionDenied, "CALL_NOT_APPROVED");
+        assert_eq!(fake.seen_of("tools/call").len(), 1);
+    })
+    .await;
+}

@@ -295,6 +295,7 @@ impl World {
             (left == 0).then_some(())
         })
         .await;
+        self.daemon.comes_to_rest().await;
 
         let marker = self.app.add("marker", http_spec("M", &self.modern.url()));
         marker.await.unwrap();

@@ -399,6 +399,7 @@ async fn behaviour_83_a_cancelled_call_tells_its_server_and_ends_its_questions()
                 let again = stage.other().cancel_call(&id).await;
                 assert!(again.is_err());
                 stage.other().calls_in_flight("s", 0).await;
+                stage.daemon.comes_to_rest().await;
             })
             .await;
         }

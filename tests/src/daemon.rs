@@ -24,6 +24,8 @@ use crate::wait::{eventually, within};
 
 /// Time a daemon has to become ready or to end.
 const START_BOUND: Duration = Duration::from_secs(10);
+/// What is under way may end first, for as long as `timeouts.drain` says by default.
+const STOP_BOUND: Duration = Duration::from_secs(30);
 
 /// Variables of the surroundings that would change what a daemon does.
 const FOREIGN_VARIABLES: &[&str] = &[
@@ -483,7 +485,7 @@ impl TestDaemon {
     pub async fn terminate(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("the daemon runs");
         process.signal(Signal::TERM);
-        let status = process.wait(START_BOUND).await;
+        let status = process.wait(STOP_BOUND).await;
         status.unwrap_or_else(|| panic!("the daemon did not stop; its log:\n{}", self.log()))
     }
 
@@ -517,6 +519,20 @@ impl TestDaemon {
             self.terminate().await;
         }
         self.spawn().await;
+    }
+
+    /// Waits until nothing of any call or question is under way.
+    pub async fn comes_to_rest(&self) {
+        eventually(
+            "calls and questions to come to rest",
+            START_BOUND,
+            async || {
+                let survey = self.survey().await;
+                let left = ["calls", "waiting", "questions"].map(|name| survey[name]);
+                (left == [0; 3]).then_some(())
+            },
+        )
+        .await;
     }
 
     /// Asks the daemon what it has under way, by signal: the counts of the line in its log, by name.

@@ -59,6 +59,16 @@ impl Prepared {
             expires: None,
         };
         let calls = self.calls.clone();
+        // The rules are for calls that are to be made: one that was made is not made again, whatever they say by now.
+        if let Some(known) = self.known().await? {
+            let listeners = self.listeners.unwrap_or_default();
+            let waiter = calls.join(call.server.namespace, known, listeners).await?;
+            return Ok(Made {
+                call_id: waiter.call().id,
+                way: Way::Kept(waiter),
+                calls,
+            });
+        }
         let asked = approval::ask(
             &calls,
             &self.server,
@@ -101,6 +111,18 @@ impl Prepared {
             way: Way::Kept(waiter),
             calls,
         })
+    }
+
+    /// The call that was made before under this request id.
+    async fn known(&self) -> Result<Option<CallId>> {
+        let Some(request_id) = &self.request_id else {
+            return Ok(None);
+        };
+        let namespace = self.server.record.key.namespace.clone();
+        let store = &self.calls.0.store;
+        store
+            .known_call(namespace, request_id.clone(), self.digest())
+            .await
     }
 
     /// Recognises what is asked for.

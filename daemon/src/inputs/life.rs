@@ -63,10 +63,10 @@ pub(super) async fn keep(
             .await
         {
             Ok(_) => break,
-            // Somebody else was first: the task of an answer, which delivers it, or the store, which ended it as void.
+            // Somebody else was first: the task of an answer, which delivers it, or the end of its call or server.
             Err(lost) if lost.reason() == Reason::AlreadyResolved => {
                 let question = inner.store.question(namespace.clone(), id.clone()).await;
-                if question.is_ok_and(|question| question.state != QuestionState::Void) {
+                if question.is_ok_and(|question| question.state.is_by_answer()) {
                     // An error means that the entry is gone, which is what is waited for.
                     let _ = ended.await;
                     return;
@@ -208,8 +208,8 @@ async fn end_expired(inner: &Inner, namespace: &Namespace, id: &ElicitationId) {
     }
 }
 
-/// Reads the update log for questions that the store ended as void, with their server for example, and tells whoever
-/// waits for them.
+/// Reads the update log for questions that the store ended, with their call or their server for example, and tells
+/// whoever waits for them.
 pub(super) async fn watch(
     inner: Weak<Inner>,
     mut head: tokio::sync::watch::Receiver<Revision>,
@@ -233,10 +233,11 @@ pub(super) async fn watch(
                         let Body::Elicitation(question) = &update.body else {
                             continue;
                         };
-                        if question.state != QuestionState::Pending {
-                            inner.deadlines().remove(&question.id);
+                        if question.state == QuestionState::Pending {
+                            continue;
                         }
-                        if question.state == QuestionState::Void {
+                        inner.deadlines().remove(&question.id);
+                        if !question.state.is_by_answer() {
                             inner.deliver(&question.id, Answer::Cancel);
                         }
                     }

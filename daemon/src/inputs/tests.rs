@@ -12,6 +12,8 @@ use crate::base::Revision;
 use crate::model::update::{Body, Update};
 use crate::store::StoreConfig;
 
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_mins(1);
 const CONTENT: &str = r#"{"branch": "main", "n": 12345678901234567890}"#;
 
 struct Setup {
@@ -110,7 +112,7 @@ async fn the_first_answer_arrives_and_is_stored_nowhere() {
     assert_eq!(ticket.answered().await, accept());
     assert_eq!(ticket.answered().await, Answer::Cancel);
     drop(ticket);
-    setup.inputs.close().await;
+    setup.inputs.close(PATIENCE).await;
     assert_eq!(
         setup.states(&id).await,
         [QuestionState::Pending, QuestionState::Answered]
@@ -229,7 +231,7 @@ async fn an_abandoned_question_ends() {
         };
         drop(ticket);
         assert_eq!(setup.only_one_ended().await, [QuestionState::Pending, end]);
-        setup.inputs.close().await;
+        setup.inputs.close(PATIENCE).await;
         setup.assert_nobody_waits();
     }
 }
@@ -250,7 +252,7 @@ async fn a_question_that_nobody_waited_for_ends() {
         drop(asking);
         let ended = setup.only_one_ended().await;
         assert_eq!(ended, [QuestionState::Pending, end]);
-        setup.inputs.close().await;
+        setup.inputs.close(PATIENCE).await;
     }
 }
 
@@ -303,7 +305,7 @@ async fn questions_of_one_server_are_bounded() {
 async fn closing_ends_what_is_pending() {
     let setup = Setup::new(InputsConfig::default());
     let mut ticket = setup.inputs.ask(form(), Vec::new()).await.unwrap();
-    setup.inputs.close().await;
+    setup.inputs.close(PATIENCE).await;
     assert_eq!(ticket.answered().await, Answer::Cancel);
     assert_eq!(
         setup.states(ticket.id()).await,
@@ -432,7 +434,7 @@ proptest! {
         runtime.block_on(async {
             let setup = Setup::new(InputsConfig::default());
             let ended = join_all(lives.into_iter().map(|life| live(&setup, life))).await;
-            setup.inputs.close().await;
+            setup.inputs.close(PATIENCE).await;
             setup.assert_nobody_waits();
             for (id, accepted, answer) in ended {
                 let states = setup.states(&id).await;

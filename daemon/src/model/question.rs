@@ -48,6 +48,14 @@ pub enum QuestionState {
     Void,
 }
 
+impl QuestionState {
+    /// Whether nothing but an answer ends a question so. Every other end means [`Answer::Cancel`] to whoever waits.
+    #[must_use]
+    pub fn is_by_answer(self) -> bool {
+        matches!(self, Self::Answered | Self::Declined)
+    }
+}
+
 /// A question, as it is stored and shown. Holds no answer: answers go to the server and nowhere else.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Question {

@@ -78,36 +78,41 @@ fn open(sealer: &Sealer, call: &Call, sealed: Option<&[u8]>) -> Option<String> {
 pub(super) fn begin(changes: &mut Changes<'_>, new: NewCall, sealed: &[u8]) -> Result<Begun> {
     expect_server(changes.connection, &new.call.server)?;
     if let Some(request_id) = &new.call.request_id {
-        let known: Option<(String, Vec<u8>)> = changes
-            .connection
-            .prepare_cached(
-                "SELECT id, digest FROM calls WHERE namespace = ?1 AND request_id = ?2",
-            )?
-            .query_row(
-                [new.call.server.namespace.as_str(), request_id.as_str()],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .optional()?;
-        match known {
-            Some((id, digest)) if digest == new.digest => {
-                return Ok(Begun::Known(CallId::new(id)));
-            }
-            Some((id, _)) => {
-                return Err(Error::invalid(
-                    "call.request_id",
-                    format!(
-                        "`{request_id}` names the call `{id}`, which asks for something else: give every call an id of \
-                         its own"
-                    ),
-                )
-                .with("call_id", id));
-            }
-            None => {}
+        let named = (&new.call.server.namespace, request_id.as_str());
+        if let Some(id) = known(changes.connection, named, &new.digest)? {
+            return Ok(Begun::Known(id));
         }
     }
     insert(changes, &new, sealed, false)?;
     changes.call(new.call)?;
     Ok(Begun::New)
+}
+
+/// The call that an app has named so before, if it asks for the same.
+///
+/// # Errors
+/// INVALID_FIELD if it asks for something else.
+pub(super) fn known(
+    connection: &Connection,
+    (namespace, request_id): (&Namespace, &str),
+    digest: &[u8],
+) -> Result<Option<CallId>> {
+    let known: Option<(String, Vec<u8>)> = connection
+        .prepare_cached("SELECT id, digest FROM calls WHERE namespace = ?1 AND request_id = ?2")?
+        .query_row([namespace.as_str(), request_id], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()?;
+    match known {
+        Some((id, known)) if known != digest => Err(Error::invalid(
+            "call.request_id",
+            format!(
+                "`{request_id}` names the call `{id}`, which asks for something else: give every call an id of its own"
+            ),
+        )
+        .with("call_id", id)),
+        known => Ok(known.map(|(id, _)| CallId::new(id))),
+    }
 }
 
 /// Nothing is kept for a server that was removed, or has another id since it was looked for: nobody would ever end it.

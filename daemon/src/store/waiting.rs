@@ -134,6 +134,22 @@ impl Store {
         self.0.reads.read(questions::resting).await
     }
 
+    /// The call that an app has named so before; the digest tells what it asks for.
+    ///
+    /// # Errors
+    /// [`Reason::InvalidField`] if it asks for something else; [`Reason::StoreFailed`].
+    pub async fn known_call(
+        &self,
+        namespace: Namespace,
+        request_id: String,
+        digest: Vec<u8>,
+    ) -> Result<Option<CallId>> {
+        let run = move |connection: &Connection| {
+            calls::known(connection, (&namespace, &request_id), &digest)
+        };
+        self.0.reads.read(run).await
+    }
+
     /// Puts a call on disk, unless it is there under its request id. Durable.
     ///
     /// # Errors
