@@ -531,9 +531,7 @@ impl Inner {
         };
         for (id, namespace) in asked {
             let question = self.store.question(namespace, id.clone()).await;
-            if question.is_ok_and(|question| {
-                question.state != QuestionState::Pending && !question.state.is_by_answer()
-            }) {
+            if question.is_ok_and(|question| question.state == QuestionState::Void) {
                 self.deliver(&id, Answer::Cancel);
             }
         }

@@ -71,6 +71,7 @@ mod sessions;
 mod streams;
 mod subscriptions;
 mod survey;
+mod systemd;
 mod task_transports;
 mod tasks;
 mod three_processes;

@@ -27,6 +27,8 @@ pub mod fake_auth;
 pub mod fake_keyring;
 pub mod fake_stdio;
 pub mod json;
+pub mod own_systemd;
+pub mod package;
 pub mod peers;
 pub mod process;
 pub mod sampling;

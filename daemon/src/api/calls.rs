@@ -6,14 +6,14 @@ use v1::call::Outcome;
 use v1::call_service_server::CallService;
 
 use super::context::RequestContext;
-use super::{Shared, content, convert, input, status};
+use super::{Shared, content, convert, input, page, status};
 use crate::base::{CallId, Deadline, ServerId};
 use crate::calls::{Found, Name};
 use crate::error::{Error, Result};
 use crate::model::call::{CallState, Subject};
 
-/// Calls of a page by default, and at most.
-const PAGE: (usize, usize) = (100, 1000);
+/// Calls of a page by default.
+const PAGE: usize = 100;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -126,10 +126,8 @@ impl CallService for Calls {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
         let namespace = self.0.namespace(&context, &request.namespace)?;
-        if request.call_id.is_empty() {
-            return Err(Error::invalid("call_id", "name a call; ListCalls shows them").into());
-        }
-        let id = CallId::new(request.call_id);
+        let hint = "name a call; ListCalls shows them";
+        let id = input::named(&request.call_id, "call_id", hint).map(CallId::new)?;
         self.0.calls.cancel(&namespace, &id).await?;
         Ok(Response::new(v1::CancelCallResponse {}))
     }
@@ -154,13 +152,7 @@ impl CallService for Calls {
             .iter()
             .map(|id| ServerId::new(id.as_str()))
             .collect();
-        let size = match usize::try_from(request.page_size)
-            .unwrap_or(PAGE.1)
-            .min(PAGE.1)
-        {
-            0 => PAGE.0,
-            size => size,
-        };
+        let size = page::size(request.page_size, PAGE);
         // Ids sort by time: the last id of a page is where the next one starts.
         let after = (!request.page_token.is_empty()).then(|| CallId::new(request.page_token));
         let calls = &self.0.calls;

@@ -5,13 +5,13 @@ use tonic::{Request, Response, Status};
 use v1::elicitation_service_server::ElicitationService;
 
 use super::context::RequestContext;
-use super::{Shared, convert};
+use super::{Shared, convert, input, page};
 use crate::base::{ElicitationId, ServerId};
 use crate::error::{Error, Result};
 use crate::model::question::{Answer, Mode, Question, QuestionState};
 
-/// Questions of a page by default, and at most.
-const PAGE: (usize, usize) = (100, 1000);
+/// Questions of a page by default.
+const PAGE: usize = 100;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -33,13 +33,8 @@ fn state(state: i32) -> Result<QuestionState> {
 }
 
 fn question_id(id: &str) -> Result<ElicitationId> {
-    if id.is_empty() {
-        return Err(Error::invalid(
-            "elicitation_id",
-            "name a question; ListElicitations shows them",
-        ));
-    }
-    Ok(ElicitationId::new(id))
+    let hint = "name a question; ListElicitations shows them";
+    input::named(id, "elicitation_id", hint).map(ElicitationId::new)
 }
 
 /// Which questions an app wants to have listed.
@@ -69,13 +64,7 @@ pub(super) async fn list(
     }
     let servers = wanted.server_ids.iter();
     let servers = servers.map(|id| ServerId::new(id.as_str())).collect();
-    let size = match usize::try_from(wanted.page_size)
-        .unwrap_or(PAGE.1)
-        .min(PAGE.1)
-    {
-        0 => PAGE.0,
-        size => size,
-    };
+    let size = page::size(wanted.page_size, PAGE);
     // Ids sort by time: the last id of a page is where the next one starts.
     let after = (!wanted.page_token.is_empty()).then(|| ElicitationId::new(wanted.page_token));
     let found = shared

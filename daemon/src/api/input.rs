@@ -34,6 +34,17 @@ pub(super) fn object(text: &str, field: &'static str) -> Result<RawJson> {
     Ok(raw)
 }
 
+/// The id of what a request names.
+///
+/// # Errors
+/// `INVALID_FIELD` with this hint if it names nothing.
+pub(super) fn named<'a>(id: &'a str, field: &'static str, hint: &str) -> Result<&'a str> {
+    if id.is_empty() {
+        return Err(Error::invalid(field, hint));
+    }
+    Ok(id)
+}
+
 /// Members for a request's `_meta`: the app's own, and the trace context of the RPC where the app names none.
 ///
 /// # Errors

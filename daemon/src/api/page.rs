@@ -10,6 +10,14 @@ const PAGE_BYTES: usize = 1024 * 1024;
 /// Largest page, in entries.
 const MAX_PAGE: usize = 1000;
 
+/// How many entries a page has at most; 0 means `default`.
+pub(super) fn size(wanted: u32, default: usize) -> usize {
+    match usize::try_from(wanted).unwrap_or(MAX_PAGE).min(MAX_PAGE) {
+        0 => default,
+        size => size,
+    }
+}
+
 /// A position in a listing: a server and an entry of it. Ordered as listings are.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) struct Position {
@@ -65,11 +73,9 @@ impl<T: prost::Message> Page<T> {
     /// # Errors
     /// As [`Position::parse`].
     pub(super) fn start(token: &str, size: u32, default: usize) -> Result<Self> {
-        let size = usize::try_from(size).unwrap_or(MAX_PAGE).min(MAX_PAGE);
-        let size = if size == 0 { default } else { size };
         Ok(Self {
             start: Position::parse(token)?,
-            size,
+            size: self::size(size, default),
             bytes: 0,
             entries: Vec::new(),
             next: None,

@@ -8,7 +8,7 @@ use v1::sampling_service_server::SamplingService;
 use super::Shared;
 use super::context::RequestContext;
 use super::elicitations::{PageRequest, list};
-use super::model_request;
+use super::{input, model_request};
 use crate::base::ElicitationId;
 use crate::error::{Error, Result};
 use crate::model::question::{Answer, Mode};
@@ -18,13 +18,8 @@ use crate::model::question::{Answer, Mode};
 pub struct Sampling(pub Shared);
 
 fn request_id(id: &str) -> Result<ElicitationId> {
-    if id.is_empty() {
-        return Err(Error::invalid(
-            "sampling_request_id",
-            "name a request; ListSamplingRequests shows them",
-        ));
-    }
-    Ok(ElicitationId::new(id))
+    let hint = "name a request; ListSamplingRequests shows them";
+    input::named(id, "sampling_request_id", hint).map(ElicitationId::new)
 }
 
 #[tonic::async_trait]

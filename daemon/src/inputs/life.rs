@@ -208,8 +208,9 @@ async fn end_expired(inner: &Inner, namespace: &Namespace, id: &ElicitationId) {
     }
 }
 
-/// Reads the update log for questions that the store ended, with their call or their server for example, and tells
-/// whoever waits for them.
+/// Reads the update log for questions that the store ended as void, with their server for example, and tells whoever
+/// waits for them. One that ends with its call is not answered: the server is told that the call is cancelled, and whoever
+/// waits lets go.
 pub(super) async fn watch(
     inner: Weak<Inner>,
     mut head: tokio::sync::watch::Receiver<Revision>,
@@ -233,11 +234,10 @@ pub(super) async fn watch(
                         let Body::Elicitation(question) = &update.body else {
                             continue;
                         };
-                        if question.state == QuestionState::Pending {
-                            continue;
+                        if question.state != QuestionState::Pending {
+                            inner.deadlines().remove(&question.id);
                         }
-                        inner.deadlines().remove(&question.id);
-                        if !question.state.is_by_answer() {
+                        if question.state == QuestionState::Void {
                             inner.deliver(&question.id, Answer::Cancel);
                         }
                     }
