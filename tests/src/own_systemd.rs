@@ -11,7 +11,7 @@ use crate::process::{Group, children, not_tested, workspace_dir};
 use crate::wait::{eventually, within};
 
 /// Time it has to come up, and any one command has.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_mins(1);
 
 /// What has to be there.
 const PROGRAMS: [&str; 4] = [
