@@ -323,21 +323,23 @@ async fn d4_fifty_busy_servers_are_stopped_within_the_time_out() {
     );
     host.systemctl("restart").await;
     let app = host.clients().await;
-    let added = (0..50).map(|n| {
-        let app = app.clone();
-        async move {
-            let id = format!("demo-{n}");
-            let mut spec = demo();
-            spec.name = id.clone();
-            app.add(&id, spec).await.unwrap();
-            app.wait_for(&id, ConnectionState::Ready).await;
-            let slow = app.call(&id, "slow", r#"{"steps": 100}"#);
-            tokio::spawn(async move { app.call_with(slow).await })
-        }
+    let ids: Vec<_> = (0..50).map(|n| format!("demo-{n}")).collect();
+    let added = ids.iter().map(async |id| {
+        let spec = ServerSpec {
+            name: id.clone(),
+            ..demo()
+        };
+        app.add(id, spec).await.unwrap();
+        app.wait_for(id, ConnectionState::Ready).await;
     });
-    let calls = futures_util::future::join_all(added).await;
-    for n in 0..50 {
-        app.calls_in_flight(&format!("demo-{n}"), 1).await;
+    futures_util::future::join_all(added).await;
+    let begin = |id| {
+        let (app, slow) = (app.clone(), app.call(id, "slow", r#"{"steps": 100}"#));
+        tokio::spawn(async move { app.call_with(slow).await })
+    };
+    let calls: Vec<_> = ids.iter().map(|id| begin(id)).collect();
+    for id in &ids {
+        app.calls_in_flight(id, 1).await;
     }
     host.systemctl("stop").await;
     assert_eq!(
