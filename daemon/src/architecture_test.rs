@@ -39,7 +39,7 @@ const PARTS: &[Part] = &[
                 "api", "handler", "calls", "registry", "mcp", "auth", "catalog", "inputs", "store",
                 "policy",
             ],
-            &["processes", "systemd", "telemetry"],
+            &["processes", "systemd", "telemetry", "traces"],
         ],
     ),
     // The edges.
@@ -55,6 +55,7 @@ const PARTS: &[Part] = &[
                 "inputs",
                 "store",
                 "mcp::protocol",
+                "traces",
             ],
         ],
     ),
@@ -65,7 +66,10 @@ const PARTS: &[Part] = &[
     // The middle.
     Part(
         "calls",
-        &[COMMON, &["registry", "catalog", "mcp", "inputs", "store"]],
+        &[
+            COMMON,
+            &["registry", "catalog", "mcp", "inputs", "store", "traces"],
+        ],
     ),
     Part(
         "registry",
@@ -122,6 +126,7 @@ const PARTS: &[Part] = &[
     Part("json", &[]),
     Part("systemd", &[&["base", "error"]]),
     Part("telemetry", &[COMMON]),
+    Part("traces", &[COMMON]),
 ];
 
 /// A text, where it may be written (beginnings of paths below `src/`), and why nowhere else.

@@ -57,6 +57,31 @@ pub struct Config {
     pub vault: VaultConfig,
     /// Servers that are child processes.
     pub stdio: StdioConfig,
+    /// Traces for a collector.
+    pub telemetry: TelemetryConfig,
+}
+
+/// Section `telemetry`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TelemetryConfig {
+    /// The collector that traces are pushed to over OTLP (protobuf over HTTP): the whole URL, usually with the path
+    /// `/v1/traces`. Default: none, and nothing is traced.
+    pub otlp_endpoint: Option<url::Url>,
+    /// How many of the traces that begin here are pushed; those that an app began are as the app says. Default 1; 0 to 1.
+    pub sample_ratio: f64,
+}
+
+// A ratio that is no number does not pass the checks.
+impl Eq for TelemetryConfig {}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self {
+            otlp_endpoint: None,
+            sample_ratio: 1.0,
+        }
+    }
 }
 
 /// Section `socket`.

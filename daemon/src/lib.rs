@@ -19,6 +19,7 @@ pub mod registry;
 pub mod store;
 pub mod systemd;
 pub mod telemetry;
+pub mod traces;
 
 #[cfg(test)]
 mod architecture_test;
@@ -51,6 +52,7 @@ use crate::processes::Keeper;
 use crate::registry::Registry;
 pub use crate::store::{Keys, Rotated};
 use crate::store::{Store, StoreConfig};
+use crate::traces::Traces;
 
 /// What tasks may still do after the last connection has ended.
 const LAST_GRACE: Duration = Duration::from_secs(5);
@@ -72,6 +74,7 @@ pub struct Daemon {
     auth: Auth,
     keeper: Arc<Keeper>,
     load: Load,
+    traces: Traces,
 }
 
 /// What a daemon has under way, on demand. Cheap to clone.
@@ -114,6 +117,10 @@ impl Daemon {
             keepalive: config.reconnect.keepalive_interval,
         };
         let client = policy.http_client(options)?;
+        if let Some(url) = &config.telemetry.otlp_endpoint {
+            policy.check_url(url)?;
+        }
+        let traces = Traces::start(&config.telemetry, client.clone())?;
 
         // The store locks the data directory: of two daemons on one directory the second ends here.
         let opening = store_config(&config);
@@ -211,6 +218,7 @@ impl Daemon {
             auth,
             keeper,
             load,
+            traces,
         })
     }
 
@@ -287,6 +295,7 @@ impl Daemon {
         {
             tracing::warn!(tasks = self.tracker.len(), "tasks are left behind");
         }
+        self.traces.close(LAST_GRACE).await;
         self.bound.file.remove();
         tracing::info!("stopped");
         served

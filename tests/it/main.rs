@@ -75,6 +75,7 @@ mod systemd;
 mod task_transports;
 mod tasks;
 mod three_processes;
+mod traces;
 mod transports;
 mod unattended;
 mod updates;

@@ -31,6 +31,7 @@ use super::status::refused_by_library;
 use crate::base::load::{Counted, Gauge};
 use crate::base::{AppConnection, Caller, Clock};
 use crate::error::{Error, Reason, Result};
+use crate::traces::Traced;
 
 /// RPCs that one connection may run at the same time; more wait in the client.
 const STREAMS_PER_CONNECTION: u32 = 4_096;
@@ -232,7 +233,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
     type Future = Rpc;
 
     fn call(&self, mut request: Request<Incoming>) -> Rpc {
-        let context = RequestContext::from_headers(&self.app, request.headers());
+        let mut context = RequestContext::from_headers(&self.app, request.headers());
         let request_id = context.as_ref().map_or("", |context| &*context.request_id);
         let span = info_span!(
             "rpc",
@@ -241,7 +242,20 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             request_id,
         );
         let infrastructure = request.uri().path().starts_with("/grpc.");
+        // Health and reflection are no work of an app's.
+        let traced = match &mut context {
+            Ok(context) if !infrastructure => {
+                let parent = context.traceparent.as_deref();
+                let traced = Traced::rpc(request.uri().path(), parent, &context.request_id);
+                if let Some(traceparent) = traced.traceparent() {
+                    context.traceparent = Some(traceparent.into());
+                }
+                Some(traced)
+            }
+            _ => None,
+        };
         let watch = Watch {
+            traced,
             span,
             started: Clock.now(),
             ended: false,
@@ -389,6 +403,7 @@ impl http_body::Body for WatchedBody {
 /// Logs the end of an RPC once: quietly if it went well, louder if it did not. Dropped before the end, the caller
 /// went away.
 struct Watch {
+    traced: Option<Traced>,
     span: Span,
     started: Instant,
     ended: bool,
@@ -399,6 +414,9 @@ impl Watch {
     fn end(&mut self, code: Code) {
         if std::mem::replace(&mut self.ended, true) {
             return;
+        }
+        if let Some(traced) = self.traced.take() {
+            traced.status(code.into());
         }
         let elapsed = Clock.now().saturating_duration_since(self.started);
         let (status, elapsed_us) = (format_args!("{code:?}"), elapsed.as_micros());

@@ -15,9 +15,10 @@ use crate::mcp::era::{Replies, Request};
 use crate::mcp::link::{
     Answered, CallFailure, CallOptions, Link, Patience, Repeat, Unfinished, closed_error,
 };
-use crate::mcp::protocol::RawJson;
+use crate::mcp::protocol::{RawJson, method};
 use crate::model::spec::{LogLevel, TransportSpec};
 use crate::registry::Server;
+use crate::traces::Traced;
 
 /// Sign-ins that one call waits for.
 const MAX_SIGN_INS: u32 = 5;
@@ -82,12 +83,16 @@ impl Attempt<'_> {
                 }
                 let mut request = build(link, catalog)?;
                 request.meta = self.meta.to_vec();
+                let traced = self.traced(&mut request);
                 request.log_level = self.log_level;
                 if let Some(replies) = self.replies {
                     request.replies = replies.clone();
                 }
                 let first = self.replies.is_none();
-                link.call(request, options, patience, first).await
+                let outcome = link.call(request, options, patience, first).await;
+                let failed = outcome.as_ref().err();
+                traced.outcome(failed.map(|failure| failure.error.reason()));
+                outcome
             };
             let outcome: std::result::Result<Answered, CallFailure> = attempt.await;
             let (link, catalog) = match used {
@@ -140,6 +145,29 @@ impl Attempt<'_> {
                 let _ = tokio::time::timeout(options.idle_timeout, refreshed).await;
             }
         }
+    }
+}
+
+impl Attempt<'_> {
+    /// The span of this request, below the one that its `_meta` names, which from then on is this one.
+    fn traced(&self, request: &mut Request) -> Traced {
+        const KEY: &str = "traceparent";
+        let known = request.meta.iter().position(|(key, _)| key == KEY);
+        let parent: Option<String> = known
+            .and_then(|at| request.meta.get(at))
+            .and_then(|(_, value)| serde_json::from_str(value.as_str()).ok());
+        let server = self.server.record.key.id.as_str();
+        let tool = (request.method == method::TOOLS_CALL).then_some(request.name.as_deref());
+        let tool = tool.flatten();
+        let traced = Traced::request(request.method, server, tool, parent.as_deref());
+        if let Some(traceparent) = traced.traceparent() {
+            let value = RawJson::encode(&traceparent);
+            match known.and_then(|at| request.meta.get_mut(at)) {
+                Some((_, known)) => *known = value,
+                None => request.meta.push((KEY.to_owned(), value)),
+            }
+        }
+        traced
     }
 }
 

@@ -363,7 +363,7 @@ fn what_is_printed_gives_the_same_configuration() {
 }
 
 /// Keys of the annotated file that are not set by default, or go by the surroundings.
-const UNSET: [&str; 7] = [
+const UNSET: [&str; 8] = [
     "data_dir",
     "path",
     "key_file",
@@ -371,6 +371,7 @@ const UNSET: [&str; 7] = [
     "success_redirect",
     "error_redirect",
     "client_metadata_url",
+    "otlp_endpoint",
 ];
 
 #[test]

@@ -281,6 +281,21 @@ fn others(config: &Config, found: &mut Vec<Problem>) {
             ),
         );
     }
+    let ratio = config.telemetry.sample_ratio;
+    if !(0.0..=1.0).contains(&ratio) {
+        wrong(
+            "telemetry.sample_ratio",
+            &format_args!("is {ratio}; it must be between 0 and 1"),
+        );
+    }
+    if let Some(url) = &config.telemetry.otlp_endpoint
+        && !matches!(url.scheme(), "http" | "https")
+    {
+        wrong(
+            "telemetry.otlp_endpoint",
+            &format_args!("is `{url}`; write an http or https URL"),
+        );
+    }
     let elsewhere = match config.vault.backend {
         KeyBackend::Auto | KeyBackend::KeyFile => None,
         KeyBackend::Credential => Some("credential"),
