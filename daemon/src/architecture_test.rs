@@ -25,6 +25,7 @@ const PARTS: &[Part] = &[
             "Survey",
             "rotate_key",
             "allocator",
+            "audit",
             "config",
             "error",
             "processes::guard",
@@ -36,8 +37,8 @@ const PARTS: &[Part] = &[
         &[
             COMMON,
             &[
-                "api", "handler", "calls", "registry", "mcp", "auth", "catalog", "inputs", "store",
-                "policy",
+                "api", "audit", "handler", "calls", "registry", "mcp", "auth", "catalog", "inputs",
+                "store", "policy",
             ],
             &["processes", "systemd", "telemetry"],
         ],
@@ -48,6 +49,7 @@ const PARTS: &[Part] = &[
         &[
             COMMON,
             &[
+                "audit",
                 "calls",
                 "registry",
                 "catalog",
@@ -65,7 +67,10 @@ const PARTS: &[Part] = &[
     // The middle.
     Part(
         "calls",
-        &[COMMON, &["registry", "catalog", "mcp", "inputs", "store"]],
+        &[
+            COMMON,
+            &["audit", "registry", "catalog", "mcp", "inputs", "store"],
+        ],
     ),
     Part(
         "registry",
@@ -80,7 +85,7 @@ const PARTS: &[Part] = &[
         &[COMMON, &["store", "json", "mcp::protocol", "mcp::headers"]],
     ),
     Part("inputs", &[COMMON, &["store", "json"]]),
-    Part("auth", &[COMMON, &["store", "policy"]]),
+    Part("auth", &[COMMON, &["audit", "store", "policy"]]),
     // The protocol: the actor and its helpers above, the pure parts and the wire below.
     Part(
         "mcp",
@@ -112,6 +117,7 @@ const PARTS: &[Part] = &[
     Part("mcp::headers", &[COMMON, &["mcp::protocol"]]),
     Part("mcp::protocol", &[COMMON, &["json"]]),
     // The ground.
+    Part("audit", &[COMMON]),
     Part("store", &[&["base", "error", "model"]]),
     Part("policy", &[COMMON]),
     Part("processes", &[&["base"]]),

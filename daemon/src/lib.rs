@@ -3,6 +3,7 @@
 //! This file builds the parts in order and owns their end; it is the only one that sees all of them.
 
 pub mod api;
+pub mod audit;
 pub mod auth;
 pub mod base;
 pub mod calls;
@@ -32,7 +33,8 @@ use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
 use crate::api::socket::{self, Bound};
-use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
+use crate::api::{Access, Health, Observers, ServeOptions, Shared, infrastructure, serve};
+use crate::audit::Audit;
 use crate::auth::callback::{Callback, CallbackOptions};
 use crate::auth::web::Web;
 use crate::auth::{Auth, AuthParts, AuthSettings};
@@ -72,6 +74,7 @@ pub struct Daemon {
     auth: Auth,
     keeper: Arc<Keeper>,
     load: Load,
+    audit: Audit,
 }
 
 /// What a daemon has under way, on demand. Cheap to clone.
@@ -120,6 +123,7 @@ impl Daemon {
         let (store, records) = tokio::task::spawn_blocking(|| Store::open(opening))
             .await
             .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
+        let audit = Audit::open(&config.audit)?;
         let bound = socket::open(&config.socket)?;
         let keeper = Keeper::new(&config.data_dir, config.timeouts.close)
             .map_err(|cause| Error::internal(format!("the data directory is gone: {cause}")))?;
@@ -156,6 +160,7 @@ impl Daemon {
             ),
             policy: policy.clone(),
             options,
+            audit: audit.clone(),
             tasks: tracker.clone(),
             stopping: draining.clone(),
         });
@@ -176,6 +181,7 @@ impl Daemon {
             inputs: inputs.clone(),
             store: store.clone(),
             settings,
+            audit: audit.clone(),
             tasks: tracker.clone(),
             draining: draining.clone(),
         });
@@ -211,7 +217,14 @@ impl Daemon {
             auth,
             keeper,
             load,
+            audit,
         })
+    }
+
+    /// The audit log, whose file can be opened anew.
+    #[must_use]
+    pub fn audit(&self) -> Audit {
+        self.audit.clone()
     }
 
     /// Tells what is under way while the daemon runs.
@@ -245,6 +258,9 @@ impl Daemon {
             self.draining.clone(),
             self.tracker.clone(),
             self.load.rpcs.clone(),
+            Observers {
+                audit: self.audit.clone(),
+            },
         );
         self.health.serving().await;
         systemd::watchdog(&self.tracker, end.clone());
@@ -279,6 +295,8 @@ impl Daemon {
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store did not close cleanly");
         }
+        // Everything that is audited has ended.
+        self.audit.close(LAST_GRACE).await;
         end.cancel();
         self.tracker.close();
         if tokio::time::timeout(LAST_GRACE, self.tracker.wait())

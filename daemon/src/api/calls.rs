@@ -129,6 +129,7 @@ impl CallService for Calls {
         if request.call_id.is_empty() {
             return Err(Error::invalid("call_id", "name a call; ListCalls shows them").into());
         }
+        context.note(|trail| trail.call(&request.call_id));
         let id = CallId::new(request.call_id);
         self.0.calls.cancel(&namespace, &id).await?;
         Ok(Response::new(v1::CancelCallResponse {}))

@@ -3,6 +3,8 @@
 //! The kernel names the caller; nothing that the caller says counts. Access is decided before anything is looked up, so
 //! a refusal tells nothing about what exists.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
 use tokio::net::UnixStream;
@@ -13,6 +15,8 @@ use crate::error::{Error, Reason, Result};
 
 /// Longest namespace, in bytes.
 const MAX_NAMESPACE: usize = 64;
+/// Longest name of a program that is kept, in bytes.
+const MAX_PROGRAM: usize = 512;
 
 /// The process that made a connection, as the kernel recorded it at that moment.
 ///
@@ -27,6 +31,18 @@ pub fn caller_of(stream: &UnixStream) -> Result<Caller> {
         gid: peer.gid(),
         pid: peer.pid(),
     })
+}
+
+/// The program that a caller runs: the path of its executable where that can be seen, else its name. Processes end and
+/// their ids are used again, so it is asked for when a connection is accepted.
+#[must_use]
+pub fn program_of(caller: Caller) -> Option<String> {
+    let place = format!("/proc/{}", caller.pid?);
+    let path = std::fs::read_link(format!("{place}/exe")).map(OsString::from);
+    let found = path.or_else(|_| std::fs::read(format!("{place}/comm")).map(OsString::from_vec));
+    let text = found.ok()?.to_string_lossy().trim_end().to_owned();
+    let end = text.floor_char_boundary(MAX_PROGRAM);
+    text.get(..end).map(str::to_owned)
 }
 
 /// Which callers may use which namespaces. Cheap to clone; never changes.

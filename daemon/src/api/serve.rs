@@ -20,17 +20,20 @@ use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code, Status};
+use tonic_types::StatusExt;
 use tower::Service;
 use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
 
 use super::context::RequestContext;
 use super::meter::{Meter, Metered};
-use super::peer::caller_of;
+use super::peer::{caller_of, program_of};
 use super::slots::{Slot, Slots};
 use super::status::refused_by_library;
+use crate::audit::{self, Audit, Trail};
 use crate::base::load::{Counted, Gauge};
-use crate::base::{AppConnection, Caller, Clock};
+use crate::base::{AppConnection, Caller, Clock, Deadline};
 use crate::error::{Error, Reason, Result};
+use crate::model::origin::Origin;
 
 /// RPCs that one connection may run at the same time; more wait in the client.
 const STREAMS_PER_CONNECTION: u32 = 4_096;
@@ -65,6 +68,13 @@ pub struct ServeOptions {
     pub message_bytes: usize,
 }
 
+/// Who is told of every RPC.
+#[derive(Clone, Debug, Default)]
+pub struct Observers {
+    /// RPCs that change something are written down here when they have ended.
+    pub audit: Audit,
+}
+
 /// Serves the routes on the listener until `shutdown` is cancelled. Then it stops accepting, tells every client to go
 /// elsewhere (GOAWAY), lets running RPCs finish for `options.drain`, and drops the rest. Streams of health and
 /// reflection end at once. Long streams of other services should watch the same token.
@@ -81,6 +91,7 @@ pub async fn serve(
     shutdown: CancellationToken,
     tracker: TaskTracker,
     rpcs: Gauge,
+    observers: Observers,
 ) -> Result<()> {
     let mut slots = Slots::new(options.connections, options.connections_per_user)?;
     let kill = CancellationToken::new();
@@ -91,6 +102,7 @@ pub async fn serve(
         kill: kill.clone(),
         tracker,
         rpcs,
+        observers,
         message_bytes: options.message_bytes,
         meter: Meter::new(options.message_bytes.saturating_mul(16), "the daemon"),
     };
@@ -170,6 +182,7 @@ struct Acceptor {
     kill: CancellationToken,
     tracker: TaskTracker,
     rpcs: Gauge,
+    observers: Observers,
     message_bytes: usize,
     meter: Meter,
 }
@@ -185,6 +198,11 @@ impl Acceptor {
             ],
             app: AppConnection::new(caller, ended.clone()),
             rpcs: self.rpcs.clone(),
+            program: match self.observers.audit.is_on() {
+                true => program_of(caller),
+                false => None,
+            },
+            observers: self.observers.clone(),
             shutdown: self.shutdown.clone(),
         };
         let connection = self.http.serve_connection(TokioIo::new(stream), edge);
@@ -223,7 +241,37 @@ struct Edge {
     meters: [Meter; 2],
     app: AppConnection,
     rpcs: Gauge,
+    /// What the app is, if somebody wants to know.
+    program: Option<String>,
+    observers: Observers,
     shutdown: CancellationToken,
+}
+
+impl Edge {
+    /// How the RPC is to be audited, if it is.
+    fn audited(&self, path: &str, request_id: &str) -> Option<Audited> {
+        let audit = &self.observers.audit;
+        let event = audit.is_on().then(|| audit::event_of(path))??;
+        let caller = self.app.caller();
+        Some(Audited {
+            audit: audit.clone(),
+            event,
+            trail: Trail::new(Origin {
+                uid: caller.uid,
+                gid: caller.gid,
+                pid: caller.pid,
+                program: self.program.clone(),
+                rpc_id: request_id.to_owned(),
+            }),
+        })
+    }
+}
+
+/// An RPC that is written down when it has ended.
+struct Audited {
+    audit: Audit,
+    event: String,
+    trail: Trail,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Edge {
@@ -240,15 +288,29 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             caller.uid = self.app.caller().uid,
             request_id,
         );
+        let audited = self.audited(request.uri().path(), request_id);
+        let (mut room, mut trail) = (None, None);
+        if let Some(audited) = &audited {
+            trail = Some(audited.trail.clone());
+            if audited.audit.is_full() {
+                let deadline = context
+                    .as_ref()
+                    .map_or(Deadline::NONE, |context| context.deadline);
+                let waiting: Room = Box::pin(audited.audit.clone().room(deadline));
+                room = Some(waiting);
+            }
+        }
         let infrastructure = request.uri().path().starts_with("/grpc.");
         let watch = Watch {
             span,
             started: Clock.now(),
             ended: false,
+            audited,
             _counted: self.rpcs.enter(),
         };
         let work = match context {
-            Ok(context) => {
+            Ok(mut context) => {
+                context.trail = trail;
                 request.extensions_mut().insert(context);
                 let request = request.map(|body| Metered::new(body, self.meters.clone()));
                 Work::Routed(self.routes.clone().call(request))
@@ -256,6 +318,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             Err(error) => Work::Refused(Some(Status::from(error))),
         };
         Rpc {
+            room,
             work,
             watch: Some(watch),
             shutdown: infrastructure.then(|| self.shutdown.clone()),
@@ -272,8 +335,13 @@ enum Work {
     Refused(Option<Status>),
 }
 
+/// Waits for room in the audit log.
+type Room = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
 /// One RPC until its response headers.
 struct Rpc {
+    /// What it waits for before it begins.
+    room: Option<Room>,
     work: Work,
     watch: Option<Watch>,
     shutdown: Option<CancellationToken>,
@@ -284,6 +352,13 @@ impl Future for Rpc {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if let Some(room) = &mut this.room {
+            let room = std::task::ready!(room.as_mut().poll(cx));
+            this.room = None;
+            if let Err(error) = room {
+                this.work = Work::Refused(Some(error.into()));
+            }
+        }
         let polled = {
             let _entered = this.watch.as_ref().map(|watch| watch.span.enter());
             match &mut this.work {
@@ -300,7 +375,7 @@ impl Future for Rpc {
         }
         let mut watch = this.watch.take();
         if let (Some(code), Some(watch)) = (code_in(response.headers()), &mut watch) {
-            watch.end(code);
+            watch.end(code, || Status::from_header_map(response.headers()));
         }
         let until = this.shutdown.take();
         Poll::Ready(Ok(response.map(|inner| WatchedBody {
@@ -354,7 +429,11 @@ impl http_body::Body for WatchedBody {
                     None => Some(Code::Ok),
                 };
                 if let (Some(code), Some(watch)) = (code, &mut this.watch) {
-                    watch.end(code);
+                    watch.end(code, || match &frame {
+                        Some(Ok(frame)) => Status::from_header_map(frame.trailers_ref()?),
+                        Some(Err(status)) => Some(status.clone()),
+                        None => None,
+                    });
                 }
                 Poll::Ready(frame)
             }
@@ -368,7 +447,7 @@ impl http_body::Body for WatchedBody {
                 let mut trailers = HeaderMap::new();
                 status.add_header(&mut trailers)?;
                 if let Some(watch) = &mut this.watch {
-                    watch.end(status.code());
+                    watch.end(status.code(), || Some(status));
                 }
                 Poll::Ready(Some(Ok(Frame::trailers(trailers))))
             }
@@ -392,15 +471,30 @@ struct Watch {
     span: Span,
     started: Instant,
     ended: bool,
+    audited: Option<Audited>,
     _counted: Counted,
 }
 
 impl Watch {
-    fn end(&mut self, code: Code) {
+    fn end(&mut self, code: Code, status: impl FnOnce() -> Option<Status>) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
         let elapsed = Clock.now().saturating_duration_since(self.started);
+        if let Some(audited) = self.audited.take() {
+            let reason = match code {
+                Code::Ok => audit::OK.to_owned(),
+                code => status()
+                    .and_then(|status| reason_in(&status))
+                    .unwrap_or_else(|| reason_of(code).to_owned()),
+            };
+            let Audited {
+                audit,
+                event,
+                trail,
+            } = audited;
+            audit.rpc(&trail, &event, &reason, elapsed);
+        }
         let (status, elapsed_us) = (format_args!("{code:?}"), elapsed.as_micros());
         let _entered = self.span.enter();
         match code {
@@ -413,8 +507,26 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.end(Code::Cancelled);
+        self.end(Code::Cancelled, || None);
     }
+}
+
+/// The reason code that a status has in its details.
+fn reason_in(status: &Status) -> Option<String> {
+    let details = status.get_error_details();
+    details.error_info().map(|info| info.reason.clone())
+}
+
+/// The reason of a status without details, which is not ours, or of none.
+fn reason_of(code: Code) -> &'static str {
+    let reason = match code {
+        Code::Cancelled => Reason::Cancelled,
+        Code::DeadlineExceeded => Reason::DeadlineExceeded,
+        Code::Unimplemented => Reason::NotSupported,
+        Code::InvalidArgument => Reason::InvalidField,
+        _ => Reason::Internal,
+    };
+    reason.as_str()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
-use super::{ServeOptions, serve};
+use super::{Observers, ServeOptions, serve};
 use crate::api::socket::bind_at;
 use crate::api::{Health, RequestContext, bounded, infrastructure};
 use crate::base::load::Gauge;
@@ -77,6 +77,7 @@ impl Running {
             shutdown.clone(),
             tracker.clone(),
             Gauge::default(),
+            Observers::default(),
         );
         let served = tracker.spawn(serving);
         Self {
