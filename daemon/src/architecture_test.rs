@@ -25,6 +25,7 @@ const PARTS: &[Part] = &[
             "Survey",
             "rotate_key",
             "allocator",
+            "audit",
             "config",
             "error",
             "processes::guard",
@@ -38,6 +39,7 @@ const PARTS: &[Part] = &[
             &[
                 "access",
                 "api",
+                "audit",
                 "operation",
                 "handler",
                 "calls",
@@ -59,6 +61,7 @@ const PARTS: &[Part] = &[
             COMMON,
             &[
                 "access",
+                "audit",
                 "operation",
                 "calls",
                 "registry",
@@ -85,7 +88,9 @@ const PARTS: &[Part] = &[
         "calls",
         &[
             COMMON,
-            &["registry", "catalog", "mcp", "inputs", "store", "traces"],
+            &[
+                "audit", "registry", "catalog", "mcp", "inputs", "store", "traces",
+            ],
         ],
     ),
     Part(
@@ -101,7 +106,7 @@ const PARTS: &[Part] = &[
         &[COMMON, &["store", "json", "mcp::protocol", "mcp::headers"]],
     ),
     Part("inputs", &[COMMON, &["store", "json"]]),
-    Part("auth", &[COMMON, &["store", "policy"]]),
+    Part("auth", &[COMMON, &["audit", "store", "policy"]]),
     // The protocol: the actor and its helpers above, the pure parts and the wire below.
     Part(
         "mcp",
@@ -133,6 +138,7 @@ const PARTS: &[Part] = &[
     Part("mcp::headers", &[COMMON, &["mcp::protocol"]]),
     Part("mcp::protocol", &[COMMON, &["json"]]),
     // The ground.
+    Part("audit", &[COMMON]),
     Part("store", &[&["base", "error", "model"]]),
     Part("access", &[COMMON]),
     Part("policy", &[COMMON]),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use mcp_sidecard::audit::Audit;
 use mcp_sidecard::config::{Config, Environment, Sources};
 use mcp_sidecard::processes::guard;
 use mcp_sidecard::{Daemon, Keys, Survey};
@@ -178,17 +179,20 @@ fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {
     runtime.block_on(async {
         let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
         let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
+        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be watched")?;
         let user = signal(SignalKind::user_defined1()).context("SIGUSR1 cannot be watched")?;
         let shutdown = CancellationToken::new();
         let daemon = Daemon::build(config, log).await?;
-        let survey = daemon.survey();
+        let (survey, audit) = (daemon.survey(), daemon.audit());
         let running = daemon.run(shutdown.clone());
         let mut running = std::pin::pin!(running);
         let mut signals = Signals {
             terminate,
             interrupt,
+            hangup,
             user,
             survey,
+            audit,
         };
         tokio::select! {
             ended = &mut running => return Ok(ended?),
@@ -205,8 +209,10 @@ fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
     user: Signal,
     survey: Survey,
+    audit: Audit,
 }
 
 impl Signals {
@@ -216,6 +222,7 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => self.audit.reopen(),
                 _ = self.user.recv() => self.survey.log(),
             }
         }

@@ -59,6 +59,8 @@ pub struct Config {
     pub vault: VaultConfig,
     /// Servers that are child processes.
     pub stdio: StdioConfig,
+    /// The audit log.
+    pub audit: AuditConfig,
     /// Traces for a collector.
     pub telemetry: TelemetryConfig,
 }
@@ -399,6 +401,65 @@ pub struct StdioConfig {
     pub enabled: bool,
     /// Environment variables of the daemon that child processes get. At most 256. Never add what holds a secret.
     pub pass_env: Vec<String>,
+}
+
+/// Section `audit`: who did what, with which outcome.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AuditConfig {
+    /// Where it is written. Default `"off"`.
+    pub destination: AuditDestination,
+    /// The file; absolute. Made with mode 0600. Default: `audit.log` in `$LOGS_DIRECTORY`, else in `data_dir`.
+    pub file: PathBuf,
+    /// Whether the arguments of calls are written, which may hold what is secret. Default false.
+    pub arguments: bool,
+    /// How much of the arguments of one call is written, in bytes. Default 4,096; 0 to 1 MiB.
+    pub arguments_bytes: usize,
+    /// What happens when it cannot be written as fast as it grows. Default `"block"`.
+    pub when_full: WhenFull,
+    /// Records that may wait to be written. Default 10,000; 10 to 1,000,000.
+    pub queue: usize,
+    /// How long an RPC that is to be audited waits for room in the queue before it is refused. Default 5s; 0s to 10m.
+    #[serde(with = "duration")]
+    pub wait: Duration,
+}
+
+/// Where the audit log is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditDestination {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// To a file, one JSON object per line.
+    File,
+    /// To the daemon's log, as lines of the target `audit`.
+    Journal,
+}
+
+/// What happens when records cannot be written as fast as they come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenFull {
+    /// What would be audited does not begin.
+    #[default]
+    Block,
+    /// Records are lost, and counted.
+    Drop,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self {
+            destination: AuditDestination::Off,
+            file: PathBuf::new(),
+            arguments: false,
+            arguments_bytes: 4_096,
+            when_full: WhenFull::Block,
+            queue: 10_000,
+            wait: Duration::from_secs(5),
+        }
+    }
 }
 
 impl Default for LogConfig {

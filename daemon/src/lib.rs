@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod api;
+pub mod audit;
 pub mod auth;
 pub mod base;
 pub mod calls;
@@ -37,7 +38,8 @@ use tonic::service::Routes;
 use crate::access::Access;
 use crate::api::apps::{Apps, Via};
 use crate::api::socket::{Bound, Passed};
-use crate::api::{Health, ServeOptions, Shared, infrastructure, serve};
+use crate::api::{Health, Observers, ServeOptions, Shared, infrastructure, serve};
+use crate::audit::Audit;
 use crate::auth::callback::{Callback, CallbackOptions};
 use crate::auth::web::Web;
 use crate::auth::{Auth, AuthParts, AuthSettings};
@@ -91,6 +93,7 @@ pub struct Daemon {
     keeper: Arc<Keeper>,
     load: Load,
     traces: Traces,
+    audit: Audit,
 }
 
 /// What a daemon has under way, on demand. Cheap to clone.
@@ -143,6 +146,7 @@ impl Daemon {
         let (store, records) = tokio::task::spawn_blocking(|| Store::open(opening))
             .await
             .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
+        let audit = Audit::open(&config.audit)?;
         let mut passed = Passed::take()?;
         let bound = passed.app(&config.socket.path, config.socket.mode.0)?;
         let admin_bound = passed.admin(&config.admin.path, config.admin.mode.0)?;
@@ -181,6 +185,7 @@ impl Daemon {
             ),
             policy: policy.clone(),
             options,
+            audit: audit.clone(),
             tasks: tracker.clone(),
             stopping: draining.clone(),
         });
@@ -201,6 +206,7 @@ impl Daemon {
             inputs: inputs.clone(),
             store: store.clone(),
             settings,
+            audit: audit.clone(),
             tasks: tracker.clone(),
             draining: draining.clone(),
         });
@@ -264,7 +270,14 @@ impl Daemon {
             keeper,
             load,
             traces,
+            audit,
         })
+    }
+
+    /// The audit log, whose file can be opened anew.
+    #[must_use]
+    pub fn audit(&self) -> Audit {
+        self.audit.clone()
     }
 
     /// Tells what is under way while the daemon runs.
@@ -305,7 +318,10 @@ impl Daemon {
                 self.draining.clone(),
                 self.tracker.clone(),
                 self.load.rpcs.clone(),
-                self.apps.clone(),
+                Observers {
+                    audit: self.audit.clone(),
+                    apps: self.apps.clone(),
+                },
             )
         });
         let serving = futures_util::future::join_all(serving);
@@ -347,6 +363,8 @@ impl Daemon {
         if let Err(error) = self.store.close().await {
             tracing::error!(%error, "the store did not close cleanly");
         }
+        // Everything that is audited has ended.
+        self.audit.close(LAST_GRACE).await;
         end.cancel();
         self.tracker.close();
         if tokio::time::timeout(LAST_GRACE, self.tracker.wait())

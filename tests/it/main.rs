@@ -17,6 +17,7 @@ mod allow_lists;
 mod answers;
 mod approvals;
 mod audience;
+mod audit;
 mod auth_attacks;
 mod auth_clients;
 mod auth_discovery;

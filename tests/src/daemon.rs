@@ -578,6 +578,12 @@ impl TestDaemon {
         self.spawn().await;
     }
 
+    /// Has it read anew what can be read anew, as a service manager or logrotate does: SIGHUP.
+    pub fn hang_up(&self) {
+        let process = self.process.as_ref().expect("the daemon runs");
+        process.signal(Signal::HUP);
+    }
+
     /// Waits until nothing of any call or question is under way.
     pub async fn comes_to_rest(&self) {
         eventually(

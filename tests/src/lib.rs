@@ -16,6 +16,7 @@
 )]
 
 pub mod audience;
+pub mod audit;
 pub mod calls;
 pub mod cgroup;
 pub mod clients;

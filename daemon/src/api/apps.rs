@@ -76,8 +76,11 @@ impl Apps {
             rpcs: rpcs.clone(),
             follows: BTreeMap::new(),
         };
+        let named = [&app.executable, &app.program];
+        let named = named.into_iter().find(|name| !name.is_empty()).cloned();
         self.state().apps.insert(connection.id(), app);
         Entered {
+            program: named,
             apps: self.clone(),
             id: connection.id(),
             rpcs,
@@ -120,6 +123,8 @@ impl Apps {
 pub(super) struct Entered {
     apps: Apps,
     id: u64,
+    /// What runs in it: the file, else the name; `None` if neither can be found out.
+    pub(super) program: Option<String>,
     /// Its RPCs that are under way.
     pub(super) rpcs: Gauge,
 }

@@ -98,6 +98,7 @@ impl AuthService for Auths {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
         let namespace = self.0.namespace(&context, &request.namespace)?;
+        context.note(|trail| trail.server(&request.server_id));
         let server = self.0.registry.get(&namespace, &request.server_id)?;
         let scopes = input::scopes(request.scopes, "scopes")?;
         let starting = self.0.auth.start_sign_in(&server.record.key, scopes);
@@ -136,6 +137,7 @@ impl AuthService for Auths {
         let url = &request.redirect_url;
         let completing = self.0.auth.complete(&namespace, url, id.as_ref());
         let completed = context.within(completing).await?;
+        context.note(|trail| trail.server(completed.key.id.as_str()));
         self.show(&completed.key).await;
         let sign_in = Some(sign_in(completed));
         Ok(Response::new(v1::CompleteSignInResponse { sign_in }))
@@ -150,6 +152,7 @@ impl AuthService for Auths {
         let namespace = self.0.namespace(&context, &request.namespace)?;
         let id = sign_in_id(&request.sign_in_id)?;
         let cancelled = self.0.auth.cancel(&namespace, &id).await?;
+        context.note(|trail| trail.server(cancelled.key.id.as_str()));
         self.show(&cancelled.key).await;
         let sign_in = Some(sign_in(cancelled));
         Ok(Response::new(v1::CancelSignInResponse { sign_in }))
@@ -162,6 +165,7 @@ impl AuthService for Auths {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
         let namespace = self.0.namespace(&context, &request.namespace)?;
+        context.note(|trail| trail.server(&request.server_id));
         let server = self.0.registry.get(&namespace, &request.server_id)?;
         let (was_signed_in, revoked) = self.0.auth.sign_out(&server.record.key).await?;
         self.show(&server.record.key).await;

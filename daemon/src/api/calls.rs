@@ -126,6 +126,7 @@ impl CallService for Calls {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
         let namespace = self.0.namespace(&context, &request.namespace)?;
+        context.note(|trail| trail.call(&request.call_id));
         let hint = "name a call; ListCalls shows them";
         let id = input::named(&request.call_id, "call_id", hint).map(CallId::new)?;
         self.0.calls.cancel(&namespace, &id).await?;

@@ -11,6 +11,7 @@ use futures_core::Stream;
 use http::HeaderMap;
 use tokio::time::Sleep;
 
+use crate::audit::Trail;
 use crate::base::{AppConnection, Caller, Deadline};
 use crate::error::{Error, Reason, Result};
 
@@ -30,6 +31,8 @@ pub struct RequestContext {
     pub request_id: Arc<str>,
     /// The header `traceparent` (W3C Trace Context) if it is well-formed.
     pub traceparent: Option<Arc<str>>,
+    /// What the audit log is to know of it; `None` if it is not audited.
+    pub trail: Option<Trail>,
 }
 
 impl RequestContext {
@@ -74,7 +77,15 @@ impl RequestContext {
             traceparent: text("traceparent")
                 .filter(|value| is_traceparent(value))
                 .map(Arc::from),
+            trail: None,
         })
+    }
+
+    /// Notes something for the audit log, if the RPC is audited.
+    pub fn note(&self, note: impl FnOnce(&Trail)) {
+        if let Some(trail) = &self.trail {
+            note(trail);
+        }
     }
 
     /// [`within`] the deadline of this RPC.

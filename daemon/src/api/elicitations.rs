@@ -6,7 +6,8 @@ use v1::elicitation_service_server::ElicitationService;
 
 use super::context::RequestContext;
 use super::{Shared, convert, input, page};
-use crate::base::{ElicitationId, ServerId};
+use crate::audit::Asked;
+use crate::base::{ElicitationId, Namespace, ServerId};
 use crate::error::{Error, Result};
 use crate::model::question::{Answer, Mode, Question, QuestionState};
 
@@ -76,6 +77,47 @@ pub(super) async fn list(
     Ok((found, next.unwrap_or_default()))
 }
 
+/// Answers a question, and has the audit log know which one, and how.
+///
+/// # Errors
+/// As [`Inputs::respond`](crate::inputs::Inputs::respond).
+pub(super) async fn answered(
+    shared: &Shared,
+    context: &RequestContext,
+    modes: &'static [Mode],
+    (namespace, id): (Namespace, ElicitationId),
+    answer: Answer,
+) -> Result<Question> {
+    let action = match answer {
+        Answer::Accept(_) => "accept",
+        Answer::Decline => "decline",
+        Answer::Cancel => "cancel",
+    };
+    let asked = |mode| Asked {
+        question_id: id.to_string(),
+        mode,
+        action,
+    };
+    context.note(|trail| trail.asked(asked(None)));
+    let ended = shared
+        .inputs
+        .respond(modes, namespace, id.clone(), answer)
+        .await?;
+    context.note(|trail| {
+        trail.asked(asked(Some(match ended.mode {
+            Mode::Form => "form",
+            Mode::Url => "url",
+            Mode::Approval => "approval",
+            Mode::Sampling => "sampling",
+        })));
+        trail.server(ended.server.id.as_str());
+        if let Some(call) = &ended.call_id {
+            trail.call(call.as_str());
+        }
+    });
+    Ok(ended)
+}
+
 #[tonic::async_trait]
 impl ElicitationService for Elicitations {
     async fn list_elicitations(
@@ -134,10 +176,13 @@ impl ElicitationService for Elicitations {
                 return Err(Error::invalid("action", "say ACCEPT, DECLINE or CANCEL").into());
             }
         };
-        let ended = self
-            .0
-            .inputs
-            .respond(Mode::ELICITATION, namespace, id, answer);
+        let ended = answered(
+            &self.0,
+            &context,
+            Mode::ELICITATION,
+            (namespace, id),
+            answer,
+        );
         let elicitation = Some(convert::elicitation(ended.await?));
         Ok(Response::new(v1::RespondElicitationResponse {
             elicitation,

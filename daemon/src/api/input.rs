@@ -142,6 +142,7 @@ pub(super) fn terms(
         events: None,
         request_id: None,
         detach: false,
+        trail: context.trail.clone(),
     }
 }
 

@@ -35,7 +35,7 @@ pub mod updates;
 
 pub use context::{RequestContext, bounded, within};
 pub use infrastructure::{Health, infrastructure};
-pub use serve::{ServeOptions, serve};
+pub use serve::{Observers, ServeOptions, serve};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +125,13 @@ impl Shared {
     /// # Errors
     /// `CALLER_NOT_ALLOWED` if the caller may not use it, `INVALID_FIELD` if it is no name.
     fn namespace(&self, context: &RequestContext, name: &str) -> Result<Namespace> {
+        context.note(|trail| {
+            trail.namespace(if name.is_empty() {
+                Namespace::DEFAULT
+            } else {
+                name
+            });
+        });
         self.access.namespace(context.caller(), name)
     }
 }

@@ -61,6 +61,10 @@ impl PromptService for Prompts {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
         let namespace = self.0.namespace(&context, &request.namespace)?;
+        context.note(|trail| {
+            trail.server(&request.server_id);
+            trail.prompt(&request.name);
+        });
         if request.name.is_empty() {
             return Err(Error::invalid("name", "name a prompt; ListPrompts shows them").into());
         }

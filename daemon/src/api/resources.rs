@@ -80,6 +80,10 @@ impl ResourceService for Resources {
         let context = RequestContext::of(&request)?;
         let request = request.into_inner();
         let namespace = self.0.namespace(&context, &request.namespace)?;
+        context.note(|trail| {
+            trail.server(&request.server_id);
+            trail.resource(&request.uri);
+        });
         if request.uri.is_empty() {
             return Err(Error::invalid("uri", "name a resource; ListResources shows them").into());
         }

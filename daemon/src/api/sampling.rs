@@ -7,7 +7,7 @@ use v1::sampling_service_server::SamplingService;
 
 use super::Shared;
 use super::context::RequestContext;
-use super::elicitations::{PageRequest, list};
+use super::elicitations::{PageRequest, answered, list};
 use super::{input, model_request};
 use crate::base::ElicitationId;
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ impl SamplingService for Sampling {
             Some(Action::Reject(_)) => Answer::Decline,
             None => return Err(Error::invalid("action", "give `accept` or `reject`").into()),
         };
-        let ended = self.0.inputs.respond(Mode::SAMPLING, namespace, id, answer);
+        let ended = answered(&self.0, &context, Mode::SAMPLING, (namespace, id), answer);
         Ok(Response::new(v1::RespondSamplingResponse {
             sampling_request: Some(model_request::shown(ended.await?)),
         }))

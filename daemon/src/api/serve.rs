@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code, Status};
+use tonic_types::StatusExt;
 use tower::Service;
 use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
 
@@ -29,9 +30,11 @@ use super::meter::{Meter, Metered};
 use super::peer::caller_of;
 use super::slots::{Slot, Slots};
 use super::status::refused_by_library;
+use crate::audit::{self, Audit, Trail};
 use crate::base::load::{Counted, Gauge};
-use crate::base::{AppConnection, Caller, Clock};
+use crate::base::{AppConnection, Caller, Clock, Deadline};
 use crate::error::{Error, Reason, Result};
+use crate::model::origin::Origin;
 use crate::traces::Traced;
 
 /// RPCs that one connection may run at the same time; more wait in the client.
@@ -69,11 +72,20 @@ pub struct ServeOptions {
     pub message_bytes: usize,
 }
 
+/// Who is told of every RPC.
+#[derive(Clone, Debug, Default)]
+pub struct Observers {
+    /// RPCs that change something are written down here when they have ended.
+    pub audit: Audit,
+    /// Connections are entered here.
+    pub apps: Apps,
+}
+
 /// Serves the routes on the listener until `shutdown` is cancelled. Then it stops accepting, tells every client to go
 /// elsewhere (GOAWAY), lets running RPCs finish for `options.drain`, and drops the rest. Streams of health and
 /// reflection end at once. Long streams of other services should watch the same token.
 ///
-/// Every task is spawned on `tracker`, every connection is entered in `apps` and every RPC counted in `rpcs`; when this function returns, no connection is left. Dropping the future stops
+/// Every task is spawned on `tracker`, every connection is entered with the observers, and every RPC counted in `rpcs`; when this function returns, no connection is left. Dropping the future stops
 /// accepting, but leaves open connections to end with `shutdown`.
 ///
 /// # Errors
@@ -85,7 +97,7 @@ pub async fn serve(
     shutdown: CancellationToken,
     tracker: TaskTracker,
     rpcs: Gauge,
-    apps: Apps,
+    observers: Observers,
 ) -> Result<()> {
     let mut slots = Slots::new(options.connections, options.connections_per_user)?;
     let kill = CancellationToken::new();
@@ -96,7 +108,7 @@ pub async fn serve(
         kill: kill.clone(),
         tracker,
         rpcs,
-        apps,
+        observers,
         via: options.via,
         message_bytes: options.message_bytes,
         meter: Meter::new(options.message_bytes.saturating_mul(16), "the daemon"),
@@ -177,7 +189,7 @@ struct Acceptor {
     kill: CancellationToken,
     tracker: TaskTracker,
     rpcs: Gauge,
-    apps: Apps,
+    observers: Observers,
     via: Via,
     message_bytes: usize,
     meter: Meter,
@@ -187,7 +199,7 @@ impl Acceptor {
     fn accept(&self, stream: UnixStream, caller: Caller, slot: Slot) {
         let ended = CancellationToken::new();
         let app = AppConnection::new(caller, ended.clone());
-        let entered = self.apps.enter(&app, self.via);
+        let entered = self.observers.apps.enter(&app, self.via);
         let edge = Edge {
             routes: self.routes.clone(),
             meters: [
@@ -196,6 +208,8 @@ impl Acceptor {
             ],
             app,
             rpcs: [self.rpcs.clone(), entered.rpcs.clone()],
+            program: entered.program.clone(),
+            observers: self.observers.clone(),
             shutdown: self.shutdown.clone(),
         };
         let connection = self.http.serve_connection(TokioIo::new(stream), edge);
@@ -235,7 +249,37 @@ struct Edge {
     app: AppConnection,
     /// What counts the RPCs of all connections, and of this one.
     rpcs: [Gauge; 2],
+    /// What the app is.
+    program: Option<String>,
+    observers: Observers,
     shutdown: CancellationToken,
+}
+
+impl Edge {
+    /// How the RPC is to be audited, if it is.
+    fn audited(&self, path: &str, request_id: &str) -> Option<Audited> {
+        let audit = &self.observers.audit;
+        let event = audit.is_on().then(|| audit::event_of(path))??;
+        let caller = self.app.caller();
+        Some(Audited {
+            audit: audit.clone(),
+            event,
+            trail: Trail::new(Origin {
+                uid: caller.uid,
+                gid: caller.gid,
+                pid: caller.pid,
+                program: self.program.clone(),
+                rpc_id: request_id.to_owned(),
+            }),
+        })
+    }
+}
+
+/// An RPC that is written down when it has ended.
+struct Audited {
+    audit: Audit,
+    event: String,
+    trail: Trail,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Edge {
@@ -252,6 +296,18 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             caller.uid = self.app.caller().uid,
             request_id,
         );
+        let audited = self.audited(request.uri().path(), request_id);
+        let (mut room, mut trail) = (None, None);
+        if let Some(audited) = &audited {
+            trail = Some(audited.trail.clone());
+            if audited.audit.is_full() {
+                let deadline = context
+                    .as_ref()
+                    .map_or(Deadline::NONE, |context| context.deadline);
+                let waiting: Room = Box::pin(audited.audit.clone().room(deadline));
+                room = Some(waiting);
+            }
+        }
         let infrastructure = request.uri().path().starts_with("/grpc.");
         // Health and reflection are no work of an app's.
         let traced = match &mut context {
@@ -270,10 +326,12 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             span,
             started: Clock.now(),
             ended: false,
+            audited,
             _counted: self.rpcs.each_ref().map(Gauge::enter),
         };
         let work = match context {
-            Ok(context) => {
+            Ok(mut context) => {
+                context.trail = trail;
                 request.extensions_mut().insert(context);
                 let request = request.map(|body| Metered::new(body, self.meters.clone()));
                 Work::Routed(self.routes.clone().call(request))
@@ -281,6 +339,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             Err(error) => Work::Refused(Some(Status::from(error))),
         };
         Rpc {
+            room,
             work,
             watch: Some(watch),
             shutdown: infrastructure.then(|| self.shutdown.clone()),
@@ -297,8 +356,13 @@ enum Work {
     Refused(Option<Status>),
 }
 
+/// Waits for room in the audit log.
+type Room = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
 /// One RPC until its response headers.
 struct Rpc {
+    /// What it waits for before it begins.
+    room: Option<Room>,
     work: Work,
     watch: Option<Watch>,
     shutdown: Option<CancellationToken>,
@@ -309,6 +373,13 @@ impl Future for Rpc {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        if let Some(room) = &mut this.room {
+            let room = std::task::ready!(room.as_mut().poll(cx));
+            this.room = None;
+            if let Err(error) = room {
+                this.work = Work::Refused(Some(error.into()));
+            }
+        }
         let polled = {
             let _entered = this.watch.as_ref().map(|watch| watch.span.enter());
             match &mut this.work {
@@ -325,7 +396,7 @@ impl Future for Rpc {
         }
         let mut watch = this.watch.take();
         if let (Some(code), Some(watch)) = (code_in(response.headers()), &mut watch) {
-            watch.end(code);
+            watch.end(code, || Status::from_header_map(response.headers()));
         }
         let until = this.shutdown.take();
         Poll::Ready(Ok(response.map(|inner| WatchedBody {
@@ -379,7 +450,11 @@ impl http_body::Body for WatchedBody {
                     None => Some(Code::Ok),
                 };
                 if let (Some(code), Some(watch)) = (code, &mut this.watch) {
-                    watch.end(code);
+                    watch.end(code, || match &frame {
+                        Some(Ok(frame)) => Status::from_header_map(frame.trailers_ref()?),
+                        Some(Err(status)) => Some(status.clone()),
+                        None => None,
+                    });
                 }
                 Poll::Ready(frame)
             }
@@ -393,7 +468,7 @@ impl http_body::Body for WatchedBody {
                 let mut trailers = HeaderMap::new();
                 status.add_header(&mut trailers)?;
                 if let Some(watch) = &mut this.watch {
-                    watch.end(status.code());
+                    watch.end(status.code(), || Some(status));
                 }
                 Poll::Ready(Some(Ok(Frame::trailers(trailers))))
             }
@@ -418,11 +493,12 @@ struct Watch {
     span: Span,
     started: Instant,
     ended: bool,
+    audited: Option<Audited>,
     _counted: [Counted; 2],
 }
 
 impl Watch {
-    fn end(&mut self, code: Code) {
+    fn end(&mut self, code: Code, status: impl FnOnce() -> Option<Status>) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -430,6 +506,20 @@ impl Watch {
             traced.status(code.into());
         }
         let elapsed = Clock.now().saturating_duration_since(self.started);
+        if let Some(audited) = self.audited.take() {
+            let reason = match code {
+                Code::Ok => audit::OK.to_owned(),
+                code => status()
+                    .and_then(|status| reason_in(&status))
+                    .unwrap_or_else(|| reason_of(code).to_owned()),
+            };
+            let Audited {
+                audit,
+                event,
+                trail,
+            } = audited;
+            audit.rpc(&trail, &event, &reason, elapsed);
+        }
         let (status, elapsed_us) = (format_args!("{code:?}"), elapsed.as_micros());
         let _entered = self.span.enter();
         match code {
@@ -442,8 +532,26 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.end(Code::Cancelled);
+        self.end(Code::Cancelled, || None);
     }
+}
+
+/// The reason code that a status has in its details.
+fn reason_in(status: &Status) -> Option<String> {
+    let details = status.get_error_details();
+    details.error_info().map(|info| info.reason.clone())
+}
+
+/// The reason of a status without details, which is not ours, or of none.
+fn reason_of(code: Code) -> &'static str {
+    let reason = match code {
+        Code::Cancelled => Reason::Cancelled,
+        Code::DeadlineExceeded => Reason::DeadlineExceeded,
+        Code::Unimplemented => Reason::NotSupported,
+        Code::InvalidArgument => Reason::InvalidField,
+        _ => Reason::Internal,
+    };
+    reason.as_str()
 }
 
 #[cfg(test)]

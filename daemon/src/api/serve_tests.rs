@@ -22,8 +22,8 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
-use super::{ServeOptions, serve};
-use crate::api::apps::{Apps, Via};
+use super::{Observers, ServeOptions, serve};
+use crate::api::apps::Via;
 use crate::api::socket::bind_at;
 use crate::api::{Health, RequestContext, bounded, infrastructure};
 use crate::base::load::Gauge;
@@ -78,7 +78,7 @@ impl Running {
             shutdown.clone(),
             tracker.clone(),
             Gauge::default(),
-            Apps::default(),
+            Observers::default(),
         );
         let served = tracker.spawn(serving);
         Self {
@@ -385,7 +385,7 @@ async fn the_number_of_connections_has_bounds() {
         CancellationToken::new(),
         TaskTracker::new(),
         Gauge::default(),
-        Apps::default(),
+        Observers::default(),
     )
     .await;
     assert_eq!(

@@ -79,6 +79,7 @@ impl ServerService for Servers {
     ) -> Result<Response<v1::AddServerResponse>, Status> {
         let (context, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
+        context.note(|trail| trail.server(&request.server_id));
         let wait = spec::duration(request.wait_timeout, "wait_timeout")?;
         let new = NewServer {
             namespace,
@@ -87,6 +88,7 @@ impl ServerService for Servers {
             register_only: request.register_only,
         };
         let (server, outcome) = Box::pin(self.0.registry.add(new)).await?;
+        context.note(|trail| trail.server(server.record.key.id.as_str()));
         let outcome = match outcome {
             Outcome::Created => v1::AddOutcome::Created,
             Outcome::Existing => v1::AddOutcome::Existing,
@@ -140,7 +142,8 @@ impl ServerService for Servers {
         &self,
         request: Request<v1::UpdateServerRequest>,
     ) -> Result<Response<v1::UpdateServerResponse>, Status> {
-        let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
+        let (context, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
+        context.note(|trail| trail.server(&request.get_ref().server_id));
         let v1::UpdateServerRequest {
             server_id,
             spec,
@@ -163,8 +166,9 @@ impl ServerService for Servers {
         &self,
         request: Request<v1::RemoveServerRequest>,
     ) -> Result<Response<v1::RemoveServerResponse>, Status> {
-        let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
+        let (context, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
+        context.note(|trail| trail.server(&request.server_id));
         self.0
             .registry
             .remove(namespace, request.server_id, request.etag)
@@ -178,6 +182,7 @@ impl ServerService for Servers {
     ) -> Result<Response<v1::ConnectServerResponse>, Status> {
         let (context, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
+        context.note(|trail| trail.server(&request.server_id));
         let wait = spec::duration(request.wait_timeout, "wait_timeout")?;
         let server = self
             .0
@@ -193,10 +198,13 @@ impl ServerService for Servers {
         request: Request<v1::DisconnectServerRequest>,
     ) -> Result<Response<v1::DisconnectServerResponse>, Status> {
         use v1::disconnect_server_request::Target;
-        let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
+        let (context, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
         let registry = &self.0.registry;
         let ids: Vec<String> = match request.into_inner().target {
-            Some(Target::ServerId(id)) => vec![id],
+            Some(Target::ServerId(id)) => {
+                context.note(|trail| trail.server(&id));
+                vec![id]
+            }
             Some(Target::AllServers(true)) => registry
                 .list(&namespace, &[])?
                 .iter()

@@ -38,6 +38,14 @@ impl Tools {
     ) -> Result<Prepared> {
         let call = call.ok_or_else(|| Error::invalid("call", "say which tool to call"))?;
         let namespace = self.0.namespace(context, &call.namespace)?;
+        context.note(|trail| {
+            if call.model_name.is_empty() {
+                trail.server(&call.server_id);
+                trail.tool(&call.tool_name);
+            } else {
+                trail.tool(&call.model_name);
+            }
+        });
         let arguments = call
             .arguments_json
             .as_deref()
@@ -54,7 +62,13 @@ impl Tools {
             events,
             request_id: input::request_id(&call.request_id, "call.request_id")?,
             detach: call.detach,
+            trail: context.trail.clone(),
         };
+        context.note(|trail| {
+            if !call.request_id.is_empty() {
+                trail.request_id(&call.request_id);
+            }
+        });
         self.0
             .calls
             .tool(&namespace, target(call)?, arguments, terms)

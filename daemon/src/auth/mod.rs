@@ -49,6 +49,7 @@ use identity::identity;
 use redirect::Redirect;
 use web::Web;
 
+use crate::audit::{self, Audit};
 use crate::base::{Deadline, Namespace, ServerKey, SignInId};
 use crate::error::{Error, Reason, Result};
 use crate::model::auth::{Grant, Scopes, SignIn, SignInState};
@@ -119,6 +120,8 @@ pub struct AuthParts {
     pub policy: Policy,
     /// How HTTP clients with a certificate of their own are made.
     pub options: ClientOptions,
+    /// Where sign-ins that a browser completes are written down.
+    pub audit: Audit,
     /// Owner of what runs in the background.
     pub tasks: TaskTracker,
     /// Cancelled when the daemon begins to stop.
@@ -140,6 +143,7 @@ struct Inner {
     accounts: Mutex<HashMap<ServerKey, Account>>,
     /// What was stored of servers that have no account yet.
     stored: Mutex<HashMap<ServerKey, Authorizations>>,
+    audit: Audit,
 }
 
 /// What the daemon is authorized to do at a server; no secret.
@@ -196,6 +200,7 @@ impl Auth {
             }),
             accounts: Mutex::default(),
             stored: Mutex::new(stored),
+            audit: parts.audit,
         }));
         parts.tasks.spawn(auth.clone().receive(parts.visits));
         Ok(auth)
@@ -402,7 +407,13 @@ impl Auth {
             return Landing::Unknown;
         };
         let server = sign_in.key.id.to_string();
-        match account.redirected(&sign_in.id, &redirect).await {
+        let ended = account.redirected(&sign_in.id, &redirect).await;
+        let outcome = match &ended {
+            Ok(_) => audit::OK,
+            Err(error) => error.reason().as_str(),
+        };
+        self.0.audit.browser(&sign_in.key, sign_in.created, outcome);
+        match ended {
             Ok(_) => Landing::SignedIn { server },
             // Whoever comes twice, or second, has what he wanted.
             Err(error)

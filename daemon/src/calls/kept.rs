@@ -13,6 +13,7 @@ use super::ledger::{Entry, Stage};
 use super::plan::Plan;
 use super::rounds::Advance;
 use super::{Answer, Calls};
+use crate::audit::{self, Arguments};
 use crate::base::{AppConnection, CallId, Clock, Deadline, Namespace, Revision};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::era::Replies;
@@ -155,8 +156,9 @@ impl Calls {
         work: Work,
         listeners: Listeners,
         asked: Vec<Question>,
+        arguments: Option<Arguments>,
     ) -> Result<Waiter> {
-        self.admit()?;
+        let admitted = self.admit();
         let id = new.call.id.clone();
         let namespace = new.call.server.namespace.clone();
         let rests = !asked.is_empty();
@@ -165,7 +167,11 @@ impl Calls {
         let entry = self
             .0
             .ledger
-            .enter(new.call.clone(), stage, listeners.clone());
+            .enter(new.call.clone(), stage, listeners.clone(), arguments);
+        if let Err(error) = admitted {
+            self.forget(&entry, Outcome::Error(error.clone()));
+            return Err(error);
+        }
         // Held from now on, so that a caller who is gone before it begins is gone.
         let waiter = Waiter::new(self, &entry);
         let begun = match self.0.store.begin_call(new.clone()).await {
@@ -187,6 +193,7 @@ impl Calls {
                 Ok(waiter)
             }
             Ok(Begun::Known(known)) => {
+                entry.is_another();
                 self.forget(
                     &entry,
                     Outcome::Cancelled(Error::internal("it was another call")),
@@ -441,6 +448,7 @@ impl Calls {
         let work = decode(&plan).and_then(|mut plan| {
             plan.approved(&answers)
                 .map_err(|error| error.with("server_id", server_id.as_str()))?;
+            entry.knows(self.0.audit.arguments(|| plan.operation.arguments()));
             plan.opened = plan.opened_by(&answers, Clock.wall().plus(OPENED));
             let replies = match plan.wait {
                 Some(_) => Some(plan.replies(&answers)?),
@@ -463,9 +471,14 @@ impl Calls {
         let head = self.0.store.head();
         let at = *head.borrow();
         let interrupted = Outcome::Error(interrupted());
-        for resting in self.0.store.calls_at_start(interrupted).await? {
+        let unended = self.0.store.calls_at_start(interrupted.clone()).await?;
+        for call in &unended.interrupted {
+            let outcome = audit::outcome_of(call, &interrupted);
+            self.0.audit.call(call, outcome, None);
+        }
+        for resting in unended.resting {
             let ledger = &self.0.ledger;
-            let entry = ledger.enter(resting.call, Stage::Rests, Listeners::default());
+            let entry = ledger.enter(resting.call, Stage::Rests, Listeners::default(), None);
             if !resting.waits {
                 self.wake(&entry).await;
             }

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::{CallId, Namespace};
+use crate::audit::{self, Arguments, Audit};
+use crate::base::{CallId, Deadline, Namespace};
+use crate::error::Reason;
 use crate::mcp::link::Listeners;
 use crate::model::call::{Call, CallState, Outcome};
 
@@ -36,22 +38,61 @@ pub(super) struct Entry {
     pub(super) listeners: Listeners,
     /// How many wait for the outcome.
     waiters: AtomicUsize,
+    /// What is still to be audited; `None` once it was, and for what is no call of its own.
+    unaudited: Mutex<Option<Unaudited>>,
+}
+
+/// The duty to write a call down when it ends.
+#[derive(Debug)]
+struct Unaudited {
+    audit: Audit,
+    arguments: Option<Arguments>,
 }
 
 impl Entry {
     /// A call that is over.
     pub(super) fn ended(call: Call, outcome: Outcome) -> Self {
-        Self::new(call, Stage::Ended(Arc::new(outcome)), Listeners::default())
+        let stage = Stage::Ended(Arc::new(outcome));
+        Self::new(call, stage, Listeners::default(), None)
     }
 
-    fn new(call: Call, stage: Stage, listeners: Listeners) -> Self {
+    fn new(call: Call, stage: Stage, listeners: Listeners, unaudited: Option<Unaudited>) -> Self {
         Self {
             call: Mutex::new(call),
             stage: watch::Sender::new(stage),
             cancel: CancellationToken::new(),
             listeners,
             waiters: AtomicUsize::new(0),
+            unaudited: Mutex::new(unaudited),
         }
+    }
+
+    fn unaudited(&self) -> MutexGuard<'_, Option<Unaudited>> {
+        self.unaudited
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is no call of its own: another one was made before, and is audited.
+    pub(super) fn is_another(&self) {
+        self.unaudited().take();
+    }
+
+    /// Its arguments are known again.
+    pub(super) fn knows(&self, arguments: Option<Arguments>) {
+        if let Some(unaudited) = &mut *self.unaudited() {
+            unaudited.arguments = arguments;
+        }
+    }
+
+    /// It has ended; the first end counts.
+    pub(super) fn has_ended(&self, outcome: &str) {
+        let Some(unaudited) = self.unaudited().take() else {
+            return;
+        };
+        unaudited
+            .audit
+            .call(&self.call(), outcome, unaudited.arguments);
     }
 
     /// Whether nothing of it is kept.
@@ -84,13 +125,27 @@ impl Entry {
 
     /// It has come to another stage. What has ended stays so; tells whether it was taken.
     pub(super) fn reach(&self, stage: Stage) -> bool {
-        self.stage.send_if_modified(|now| {
+        let outcome = match &stage {
+            Stage::Ended(outcome) => Some(Arc::clone(outcome)),
+            _ => None,
+        };
+        let reached = self.stage.send_if_modified(|now| {
             if matches!(now, Stage::Ended(_)) {
                 return false;
             }
             *now = stage;
             true
-        })
+        });
+        if let Some(outcome) = outcome.filter(|_| reached) {
+            self.ends_with(&outcome);
+        }
+        reached
+    }
+
+    fn ends_with(&self, outcome: &Outcome) {
+        if self.unaudited().is_some() {
+            self.has_ended(audit::outcome_of(&self.call(), outcome));
+        }
     }
 
     /// This is what the store says of it: its server has another id, or it has ended. What has ended does not change any more.
@@ -113,14 +168,35 @@ impl Entry {
 }
 
 /// The calls. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Ledger(Arc<Mutex<HashMap<CallId, Arc<Entry>>>>);
+#[derive(Clone, Debug)]
+pub(super) struct Ledger {
+    entries: Arc<Mutex<HashMap<CallId, Arc<Entry>>>>,
+    audit: Audit,
+}
 
 impl Ledger {
-    /// Enters a call.
-    pub(super) fn enter(&self, call: Call, stage: Stage, listeners: Listeners) -> Arc<Entry> {
+    /// No calls yet; their ends will be audited.
+    pub(super) fn new(audit: Audit) -> Self {
+        Self {
+            entries: Arc::default(),
+            audit,
+        }
+    }
+
+    /// Enters a call. From now on it is audited when it ends, however that happens.
+    pub(super) fn enter(
+        &self,
+        call: Call,
+        stage: Stage,
+        listeners: Listeners,
+        arguments: Option<Arguments>,
+    ) -> Arc<Entry> {
         let id = call.id.clone();
-        let entry = Arc::new(Entry::new(call, stage, listeners));
+        let unaudited = self.audit.is_on().then(|| Unaudited {
+            audit: self.audit.clone(),
+            arguments,
+        });
+        let entry = Arc::new(Entry::new(call, stage, listeners, unaudited));
         self.all().insert(id, Arc::clone(&entry));
         entry
     }
@@ -168,7 +244,7 @@ impl Ledger {
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<CallId, Arc<Entry>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,13 +253,22 @@ impl Ledger {
 pub(super) struct Entered {
     ledger: Ledger,
     entry: Option<Arc<Entry>>,
+    /// When its caller gives up.
+    deadline: Deadline,
 }
 
 impl Entered {
-    pub(super) fn new(ledger: &Ledger, call: Call, listeners: Listeners) -> Self {
+    pub(super) fn new(
+        ledger: &Ledger,
+        call: Call,
+        listeners: Listeners,
+        deadline: Deadline,
+        arguments: Option<Arguments>,
+    ) -> Self {
         Self {
             ledger: ledger.clone(),
-            entry: Some(ledger.enter(call, Stage::Plain, listeners)),
+            entry: Some(ledger.enter(call, Stage::Plain, listeners, arguments)),
+            deadline,
         }
     }
 
@@ -208,6 +293,14 @@ impl Drop for Entered {
                 .id
                 .clone();
             self.ledger.leave(&id);
+            // Dropped before its end: its caller has left, or its time was over.
+            let late = self.deadline.remaining().is_some_and(|left| left.is_zero());
+            let reason = if late {
+                Reason::DeadlineExceeded
+            } else {
+                Reason::Cancelled
+            };
+            entry.has_ended(reason.as_str());
         }
     }
 }

@@ -6,6 +6,7 @@ use super::operation::Operation;
 use super::plan::Plan;
 use super::rounds::Advance;
 use super::{Answer, Calls, approval};
+use crate::audit::{self, Trail};
 use crate::base::{AppConnection, CallId, Clock, Deadline};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{CallOptions, Listeners};
@@ -25,6 +26,8 @@ pub struct Prepared {
     /// The id that the app gave it.
     pub(super) request_id: Option<String>,
     pub(super) detach: bool,
+    /// What its RPC tells the audit log.
+    pub(super) trail: Option<Trail>,
 }
 
 /// A call that was made.
@@ -57,11 +60,18 @@ impl Prepared {
             created: Clock.wall(),
             ended: None,
             expires: None,
+            began: self
+                .trail
+                .as_ref()
+                .map(|trail| Box::new(trail.origin().clone())),
         };
         let calls = self.calls.clone();
         // The rules are for calls that are to be made: one that was made is not made again, whatever they say by now.
         if let Some(known) = self.known().await? {
             let listeners = self.listeners.unwrap_or_default();
+            if let Some(trail) = &self.trail {
+                trail.joined(&known);
+            }
             let waiter = calls.join(call.server.namespace, known, listeners).await?;
             return Ok(Made {
                 call_id: waiter.call().id,
@@ -77,10 +87,15 @@ impl Prepared {
             self.deadline,
         )
         .await?;
+        let arguments = calls.0.audit.arguments(|| self.plan.operation.arguments());
         if self.request_id.is_none() && !self.detach && asked.is_none() {
             let call_id = call.id.clone();
             let listeners = self.listeners.clone().unwrap_or_default();
-            let entered = Entered::new(&calls.0.ledger, call, listeners);
+            let ledger = &calls.0.ledger;
+            if let Some(trail) = &self.trail {
+                trail.begun();
+            }
+            let entered = Entered::new(ledger, call, listeners, self.deadline, arguments);
             return Ok(Made {
                 calls,
                 call_id,
@@ -98,16 +113,24 @@ impl Prepared {
         };
         let listeners = self.listeners.unwrap_or_default();
         let asked = asked.into_iter().collect();
+        let (trail, call_id) = (self.trail, new.call.id.clone());
+        if let Some(trail) = &trail {
+            trail.begun();
+        }
         // On a task of its own: a caller that leaves in the middle leaves nothing half begun.
         let begun = {
             let calls = calls.clone();
-            let begin = async move { calls.begin(new, work, listeners, asked).await };
+            let begin = async move { calls.begin(new, work, listeners, asked, arguments).await };
             self.calls.0.tasks.spawn(begin)
         };
         let lost = || Err(Error::internal("the task of a call ended early"));
         let waiter = begun.await.unwrap_or_else(|_| lost())?;
+        let made = waiter.call().id;
+        if let Some(trail) = trail.filter(|_| made != call_id) {
+            trail.joined(&made);
+        }
         Ok(Made {
-            call_id: waiter.call().id,
+            call_id: made,
             way: Way::Kept(waiter),
             calls,
         })
@@ -155,13 +178,22 @@ impl Prepared {
         let advance = calls.advance(&self.server, &self.app, &options, &mut self.plan, None);
         let advanced = tokio::select! {
             biased;
-            advanced = advance => advanced?,
+            advanced = advance => advanced,
             () = entry.cancel.cancelled() => {
-                return Err(Error::new(Reason::Cancelled, "the call was cancelled with CancelCall"));
+                Err(Error::new(Reason::Cancelled, "the call was cancelled with CancelCall"))
             }
         };
+        let advanced = advanced.inspect_err(|error| entry.has_ended(error.reason().as_str()))?;
         match advanced {
             Advance::Done(result, catalog) => {
+                if calls.0.audit.is_on() {
+                    let of_tool = matches!(self.plan.operation, Operation::Tool { .. });
+                    entry.has_ended(audit::result_outcome(of_tool, |name| {
+                        result
+                            .get(name)
+                            .is_some_and(|value| value.as_str() == "true")
+                    }));
+                }
                 let output = match (&self.plan.operation, self.server.record.spec.check_results) {
                     (Operation::Tool { name, .. }, true) => {
                         let tool = catalog.tool(name);

@@ -40,6 +40,7 @@ use self::attempt::Attempt;
 use self::ledger::Ledger;
 use self::operation::Operation;
 use self::plan::Plan;
+use crate::audit::{Audit, Trail};
 use crate::base::{AppConnection, CallId, Deadline, Namespace, ServerId};
 use crate::catalog::Catalog;
 use crate::catalog::names::{Claim, claim, server_of};
@@ -92,6 +93,8 @@ pub struct Terms {
     pub request_id: Option<String>,
     /// Make it go on without its caller.
     pub detach: bool,
+    /// What the RPC tells the audit log.
+    pub trail: Option<Trail>,
 }
 
 /// What an argument to be completed belongs to.
@@ -124,6 +127,7 @@ struct Inner {
     inputs: Inputs,
     store: Store,
     settings: Arc<Settings>,
+    audit: Audit,
     ledger: Ledger,
     /// Work for calls that are kept.
     drivers: TaskTracker,
@@ -143,6 +147,8 @@ pub struct CallsParts {
     pub store: Store,
     /// Bounds and defaults.
     pub settings: Arc<Settings>,
+    /// Where every call is written down that has ended.
+    pub audit: Audit,
     /// Owner of short tasks.
     pub tasks: TaskTracker,
     /// Cancelled when the daemon begins to stop.
@@ -160,7 +166,8 @@ impl Calls {
             inputs: parts.inputs,
             store: parts.store,
             settings: parts.settings,
-            ledger: Ledger::default(),
+            ledger: Ledger::new(parts.audit.clone()),
+            audit: parts.audit,
             drivers: TaskTracker::new(),
             tasks: parts.tasks,
             draining: parts.draining,
@@ -267,6 +274,7 @@ impl Calls {
             listeners: terms.events.map(Listeners::from),
             request_id: terms.request_id,
             detach: terms.detach,
+            trail: terms.trail,
             server,
         }
     }

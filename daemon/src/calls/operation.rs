@@ -38,6 +38,16 @@ impl Operation {
         }
     }
 
+    /// Its arguments, as they were given.
+    pub(super) fn arguments(&self) -> Option<String> {
+        let arguments = match self {
+            Self::Tool { arguments, .. } => arguments.as_ref()?,
+            Self::Resource { .. } => return None,
+            Self::Prompt { arguments, .. } => arguments,
+        };
+        Some(arguments.as_str().to_owned())
+    }
+
     /// Whether it may be carried out twice, as far as its server says.
     pub(super) fn is_harmless(&self, catalog: &Catalog) -> bool {
         let Self::Tool { name, .. } = self else {

@@ -21,6 +21,8 @@ const PREFIX: &str = "MCP_SIDECARD_";
 const FILE_VARIABLE: &str = "MCP_SIDECARD_CONFIG";
 /// Name of the daemon's directories.
 const DIRECTORY: &str = "mcp-sidecar";
+/// Name of the audit log.
+const AUDIT_FILE: &str = "audit.log";
 
 /// Everything that is wrong with the configuration, one line each. Never empty.
 #[derive(Debug, PartialEq, Eq)]
@@ -181,6 +183,8 @@ impl Loader {
             ..Config::default()
         };
         defaults.socket.path = environment.socket();
+        let logs = environment.service_directory("LOGS_DIRECTORY");
+        defaults.audit.file = logs.map(|logs| logs.join(AUDIT_FILE)).unwrap_or_default();
         let known = Value::serialize(&defaults)
             .ok()
             .and_then(Value::into_dict)
@@ -249,6 +253,9 @@ impl Loader {
         }
         if config.admin.path.as_os_str().is_empty() {
             config.admin.path = beside(&config.socket.path);
+        }
+        if config.audit.file.as_os_str().is_empty() {
+            config.audit.file = config.data_dir.join(AUDIT_FILE);
         }
         let limits = &mut config.limits;
         if limits.connections_per_user == 0 {

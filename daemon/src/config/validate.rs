@@ -125,6 +125,7 @@ fn durations(config: &Config, found: &mut Vec<Problem>) {
         ),
         ("auth.sign_in_expiry", auth.sign_in_expiry, SECOND, DAY),
         ("auth.renew_before", auth.renew_before, Duration::ZERO, HOUR),
+        ("audit.wait", config.audit.wait, Duration::ZERO, 10 * MINUTE),
         (
             "auth.request_timeout",
             auth.request_timeout,
@@ -202,6 +203,13 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
             question_min,
             GIB,
         ),
+        (
+            "audit.arguments_bytes",
+            config.audit.arguments_bytes,
+            0,
+            MIB,
+        ),
+        ("audit.queue", config.audit.queue, 10, 1_000_000),
         ("auth.pending_per_server", auth.pending_per_server, 1, 100),
         ("auth.response_bytes", auth.response_bytes, 4 * KIB, 4 * MIB),
         ("auth.assertion_dirs", auth.assertion_dirs.len(), 0, 100),
@@ -247,6 +255,11 @@ fn paths(config: &Config, found: &mut Vec<Problem>) {
     absolute(
         "admin.path",
         &config.admin.path,
+        "write the path from the root",
+    );
+    absolute(
+        "audit.file",
+        &config.audit.file,
         "write the path from the root",
     );
     if let Some(key_file) = &config.vault.key_file {

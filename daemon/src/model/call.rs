@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{CallId, ElicitationId, ServerKey, Timestamp};
 use crate::error::Error;
+use crate::model::origin::Origin;
 use crate::model::question::{Answer, QuestionState};
 
 /// How far a call is. Everything behind `InputRequired` is an end, and a call has exactly one.
@@ -65,6 +66,9 @@ pub struct Call {
     pub ended: Option<Timestamp>,
     /// Until when its outcome can be had, if it has ended.
     pub expires: Option<Timestamp>,
+    /// Who began it, for the audit log; apps are not told. `None` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Box<Origin>>,
 }
 
 /// What came of a call.
@@ -131,6 +135,15 @@ pub struct GoneOn {
     pub plan: String,
     /// What came of its questions.
     pub answers: Vec<Answered>,
+}
+
+/// Calls that had not ended when the daemon did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unended {
+    /// Those that were under way; they have ended now.
+    pub interrupted: Vec<Call>,
+    /// Those that rested, oldest first.
+    pub resting: Vec<Resting>,
 }
 
 /// A call that rested when the daemon ended.

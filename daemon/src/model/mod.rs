@@ -6,6 +6,7 @@
 pub mod approval;
 pub mod auth;
 pub mod call;
+pub mod origin;
 pub mod question;
 pub mod rules;
 pub mod spec;

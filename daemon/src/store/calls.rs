@@ -14,7 +14,7 @@ use super::{count, json, unreadable};
 use crate::base::{CallId, Clock, Namespace, ServerId, ServerKey, Timestamp};
 use crate::error::{Error, Reason, Result};
 use crate::model::call::{
-    Begun, Call, CallState, GoneOn, KeepCalls, NewCall, Outcome, QuestionLimits, Resting,
+    Begun, Call, CallState, GoneOn, KeepCalls, NewCall, Outcome, QuestionLimits, Resting, Unended,
 };
 use crate::model::question::{Question, QuestionState};
 use crate::model::update::{Body, Filter, Kind};
@@ -22,8 +22,7 @@ use crate::model::update::{Body, Filter, Kind};
 /// What the details of a call are sealed for.
 pub(super) const CALL: &str = "call";
 
-const COLUMNS: &str =
-    "id, namespace, server_id, subject, request_id, detached, state, created, ended, expires";
+const COLUMNS: &str = "id, namespace, server_id, subject, request_id, detached, state, created, ended, expires, began";
 
 const STATES: [(CallState, &str); 5] = [
     (CallState::Running, "running"),
@@ -57,6 +56,11 @@ fn read(row: &Row<'_>) -> Result<Call> {
         created: Timestamp(row.get(7)?),
         ended: row.get::<_, Option<i64>>(8)?.map(Timestamp),
         expires: row.get::<_, Option<i64>>(9)?.map(Timestamp),
+        began: row
+            .get_ref(10)?
+            .as_str()
+            .ok()
+            .and_then(|text| serde_json::from_str(text).ok()),
         id,
     })
 }
@@ -136,8 +140,8 @@ fn insert(changes: &Changes<'_>, new: &NewCall, sealed: &[u8], rests: bool) -> R
         .connection
         .prepare_cached(
             "INSERT INTO calls (id, namespace, server_id, subject, request_id, digest, detached, state, rests, created,
-                 sealed)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                 sealed, began)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
         )?
         .execute(params![
             call.id.as_str(),
@@ -151,6 +155,7 @@ fn insert(changes: &Changes<'_>, new: &NewCall, sealed: &[u8], rests: bool) -> R
             rests,
             call.created.0,
             sealed,
+            call.began.as_ref().map(json).transpose()?,
         ])?;
     Ok(())
 }
@@ -209,7 +214,7 @@ pub(super) fn go_on(
     let found = changes
         .connection
         .prepare_cached(&sql)?
-        .query_row([id.as_str()], |row| Ok((read(row), row.get(10)?)))
+        .query_row([id.as_str()], |row| Ok((read(row), row.get(11)?)))
         .optional()?;
     let Some((call, sealed)) = found else {
         return Ok(None);
@@ -328,7 +333,7 @@ pub(super) fn note_questions(changes: &mut Changes<'_>, id: &CallId) -> Result<(
     let found = changes
         .connection
         .prepare_cached(&sql)?
-        .query_row([id.as_str()], |row| Ok((read(row), row.get(10)?)))
+        .query_row([id.as_str()], |row| Ok((read(row), row.get(11)?)))
         .optional()?;
     let Some((call, waits)) = found else {
         return Ok(());
@@ -371,13 +376,13 @@ pub(super) fn that_wait(connection: &Connection, ids: Vec<CallId>) -> Result<Vec
 }
 
 /// Deals with calls that had not ended when the daemon did: one that was under way has ended so, as `interrupted` says. Returns
-/// those that rest, oldest first, and whether they wait for answers. Nobody waits for them any more: they are detached.
+/// these, and those that rest, oldest first, and whether they wait for answers. Nobody waits for them any more: they are detached.
 pub(super) fn start_over(
     changes: &mut Changes<'_>,
     sealer: &Sealer,
     interrupted: &Outcome,
     keep: KeepCalls,
-) -> Result<Vec<Resting>> {
+) -> Result<Unended> {
     let mut unended = Vec::new();
     {
         let sql = format!(
@@ -388,15 +393,16 @@ pub(super) fn start_over(
         let mut statement = changes.connection.prepare(&sql)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
-            let rests: bool = row.get(10)?;
-            unended.push((read(row)?, rests, row.get(11)?));
+            let rests: bool = row.get(11)?;
+            unended.push((read(row)?, rests, row.get(12)?));
         }
     }
-    let mut resting = Vec::new();
+    let mut found = Unended::default();
     for (mut call, rests, waits) in unended {
         if !rests {
             let which = (&call.server.namespace, &call.id);
-            end(changes, sealer, which, interrupted, keep)?;
+            let ended = end(changes, sealer, which, interrupted, keep)?;
+            found.interrupted.extend(ended);
             continue;
         }
         if !call.detached {
@@ -407,9 +413,9 @@ pub(super) fn start_over(
                 .execute([call.id.as_str()])?;
             changes.call(call.clone())?;
         }
-        resting.push(Resting { call, waits });
+        found.resting.push(Resting { call, waits });
     }
-    Ok(resting)
+    Ok(found)
 }
 
 /// One call.
@@ -437,7 +443,7 @@ pub(super) fn with_outcome(
     let found = connection
         .prepare_cached(&sql)?
         .query_row([id.as_str(), namespace.as_str()], |row| {
-            Ok((read(row), row.get(10)?))
+            Ok((read(row), row.get(11)?))
         })
         .optional()?;
     let Some((call, sealed)) = found else {

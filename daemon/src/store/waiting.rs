@@ -8,7 +8,7 @@ use super::{READ_BYTES, Store, calls, no_such_call, questions};
 use crate::base::{CallId, ElicitationId, Namespace, Revision, ServerId, ServerKey, Timestamp};
 use crate::error::Result;
 use crate::model::call::{
-    Begun, Call, CallState, GoneOn, NewCall, Outcome, QuestionLimits, Resting,
+    Begun, Call, CallState, GoneOn, NewCall, Outcome, QuestionLimits, Unended,
 };
 use crate::model::question::{Answer, Mode, Question, QuestionState};
 
@@ -202,12 +202,12 @@ impl Store {
             .await
     }
 
-    /// Deals with calls that had not ended when the daemon did: those that were under way end as `interrupted` says, those
-    /// that rest are detached from now on and returned, oldest first. Durable.
+    /// Deals with calls that had not ended when the daemon did, and returns them: those that were under way end as
+    /// `interrupted` says, those that rest are detached from now on. Durable.
     ///
     /// # Errors
     /// [`Reason::StoreFailed`].
-    pub async fn calls_at_start(&self, interrupted: Outcome) -> Result<Vec<Resting>> {
+    pub async fn calls_at_start(&self, interrupted: Outcome) -> Result<Unended> {
         let (sealer, keep) = (Arc::clone(&self.0.sealer), self.0.keep_calls);
         self.durable(move |changes| calls::start_over(changes, &sealer, &interrupted, keep))
             .await
