@@ -34,8 +34,10 @@ pub enum Error {
         reason: Reason,
         /// What is wrong, for people.
         message: String,
-        /// Path of the offending field in the request message.
+        /// Path of the first offending field in the request message.
         field: Option<String>,
+        /// Everything that is wrong with the request, field by field.
+        violations: Vec<Violation>,
         /// Facts for programs, for example `jsonrpc_code`.
         metadata: BTreeMap<String, String>,
         /// When another attempt makes sense.
@@ -56,7 +58,35 @@ pub enum Error {
     Contract(&'static str),
 }
 
+/// Something that is wrong with a field of a request (`google.rpc.BadRequest.FieldViolation`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Violation {
+    /// Path of the field, for example `content_json.age`.
+    pub field: String,
+    /// What is wrong; it follows the field's name in a sentence.
+    pub description: String,
+}
+
+impl Violation {
+    pub(crate) fn of(field: &str, description: &str) -> Self {
+        Self {
+            field: field.to_owned(),
+            description: description.to_owned(),
+        }
+    }
+}
+
 impl Error {
+    /// Everything that is wrong with the request, field by field, as far as the daemon said.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        match self {
+            Self::Status { violations, .. } => violations,
+            _ => &[],
+        }
+    }
+
     /// Whether the same request may be sent again with a chance to succeed and without the risk that it is carried
     /// out twice. See [`Error::retry_after`] for the delay.
     #[must_use]
@@ -119,6 +149,7 @@ impl From<Status> for Error {
                     reason: Reason::DEADLINE_EXCEEDED,
                     message: "the deadline of the request is over".to_owned(),
                     field: None,
+                    violations: Vec::new(),
                     metadata: BTreeMap::new(),
                     retry_after: None,
                 };
@@ -138,14 +169,19 @@ impl From<Status> for Error {
                 )
             },
         );
+        let bad_request = details.bad_request();
+        let violations = bad_request.map_or_else(Vec::new, |bad| {
+            let violations = bad.field_violations.iter();
+            violations
+                .map(|wrong| Violation::of(&wrong.field, &wrong.description))
+                .collect()
+        });
         Self::Status {
             code: status.code(),
             reason,
             message: status.message().to_owned(),
-            field: details
-                .bad_request()
-                .and_then(|bad| bad.field_violations.first())
-                .map(|violation| violation.field.clone()),
+            field: violations.first().map(|violation| violation.field.clone()),
+            violations,
             metadata,
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
         }
@@ -240,6 +276,16 @@ reasons! {
     SERVER_ID_TAKEN;
     /// The MCP server wants the user to sign in.
     SIGN_IN_REQUIRED;
+    /// No such sign-in, or its end is long past.
+    SIGN_IN_NOT_FOUND;
+    /// The authorization server refused, or what it said is not acceptable.
+    SIGN_IN_FAILED;
+    /// The configured credentials were refused, or there are none and no user can give any.
+    CREDENTIALS_REFUSED;
+    /// The user has signed in, and the authorization server did not grant what the MCP server wants.
+    SCOPE_NOT_GRANTED;
+    /// The authorization server cannot be reached now.
+    AUTHORIZATION_UNAVAILABLE;
     /// The server is disconnected on purpose.
     NOT_CONNECTED;
     /// The server does not offer what was asked for.
@@ -332,6 +378,7 @@ mod tests {
                 HashMap::from([("value".to_owned(), "ftp://x".to_owned())]),
             )
             .add_bad_request_violation("spec.http.url", "not http")
+            .add_bad_request_violation("spec.name", "is missing")
             .set_retry_info(Some(Duration::from_millis(1500)));
         let status = Status::with_error_details(Code::InvalidArgument, "use http:", details);
         let error = Error::from(status);
@@ -340,6 +387,12 @@ mod tests {
             "INVALID_FIELD in `spec.http.url`: use http:"
         );
         assert!(!error.is_retryable());
+        let wrong = error.violations().iter();
+        let wrong: Vec<_> = wrong.map(|one| (&*one.field, &*one.description)).collect();
+        assert_eq!(
+            wrong,
+            [("spec.http.url", "not http"), ("spec.name", "is missing")]
+        );
         assert_eq!(error.retry_after(), Some(Duration::from_millis(1500)));
         let Error::Status {
             code,
