@@ -25,7 +25,7 @@ pub enum Error {
         tried: Vec<ConnectAttempt>,
     },
     /// The daemon refused or failed the request.
-    #[error("{}", status_text(*.code, .reason, .message, .field.as_deref()))]
+    #[error("{}", status_text(*.code, .reason, .message, .violations))]
     #[non_exhaustive]
     Status {
         /// The gRPC code.
@@ -34,8 +34,6 @@ pub enum Error {
         reason: Reason,
         /// What is wrong, for people.
         message: String,
-        /// Path of the first offending field in the request message.
-        field: Option<String>,
         /// Everything that is wrong with the request, field by field.
         violations: Vec<Violation>,
         /// Facts for programs, for example `jsonrpc_code`.
@@ -85,6 +83,12 @@ impl Error {
             Self::Status { violations, .. } => violations,
             _ => &[],
         }
+    }
+
+    /// Path of the first offending field in the request message.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        self.violations().first().map(|wrong| &*wrong.field)
     }
 
     /// Whether the same request may be sent again with a chance to succeed and without the risk that it is carried
@@ -148,7 +152,6 @@ impl From<Status> for Error {
                     code: Code::DeadlineExceeded,
                     reason: Reason::DEADLINE_EXCEEDED,
                     message: "the deadline of the request is over".to_owned(),
-                    field: None,
                     violations: Vec::new(),
                     metadata: BTreeMap::new(),
                     retry_after: None,
@@ -180,7 +183,6 @@ impl From<Status> for Error {
             code: status.code(),
             reason,
             message: status.message().to_owned(),
-            field: violations.first().map(|violation| violation.field.clone()),
             violations,
             metadata,
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
@@ -216,7 +218,7 @@ impl fmt::Display for Tried<'_> {
     }
 }
 
-fn status_text(code: Code, reason: &Reason, message: &str, field: Option<&str>) -> String {
+fn status_text(code: Code, reason: &Reason, message: &str, wrong: &[Violation]) -> String {
     let reason = match reason.as_str() {
         "" => format!("{code:?}"),
         reason => reason.to_owned(),
@@ -225,8 +227,8 @@ fn status_text(code: Code, reason: &Reason, message: &str, field: Option<&str>) 
         "" => code.description(),
         message => message,
     };
-    match field {
-        Some(field) => format!("{reason} in `{field}`: {message}"),
+    match wrong.first() {
+        Some(Violation { field, .. }) => format!("{reason} in `{field}`: {message}"),
         None => format!("{reason}: {message}"),
     }
 }
@@ -387,6 +389,7 @@ mod tests {
             "INVALID_FIELD in `spec.http.url`: use http:"
         );
         assert!(!error.is_retryable());
+        assert_eq!(error.field(), Some("spec.http.url"));
         let wrong = error.violations().iter();
         let wrong: Vec<_> = wrong.map(|one| (&*one.field, &*one.description)).collect();
         assert_eq!(
@@ -397,7 +400,6 @@ mod tests {
         let Error::Status {
             code,
             reason,
-            field,
             metadata,
             ..
         } = error
@@ -406,7 +408,6 @@ mod tests {
         };
         assert_eq!(code, Code::InvalidArgument);
         assert_eq!(reason, Reason::INVALID_FIELD);
-        assert_eq!(field.as_deref(), Some("spec.http.url"));
         assert_eq!(metadata["value"], "ftp://x");
     }
 

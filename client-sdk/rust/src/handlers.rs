@@ -342,7 +342,6 @@ enum Verdict {
 
 fn judge<T>(outcome: Result<T>) -> Verdict {
     match outcome {
-        Ok(_) => Verdict::Over,
         Err(Error::Status {
             reason,
             violations,
@@ -355,7 +354,7 @@ fn judge<T>(outcome: Result<T>) -> Verdict {
         Err(error) if error.is_retryable() || matches!(error, Error::Transport { .. }) => {
             Verdict::Lost(error.retry_after())
         }
-        Err(_) => Verdict::Over,
+        Ok(_) | Err(_) => Verdict::Over,
     }
 }
 
