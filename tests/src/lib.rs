@@ -18,6 +18,7 @@
 pub mod audience;
 pub mod calls;
 pub mod cgroup;
+pub mod cli;
 pub mod clients;
 pub mod conformance;
 pub mod daemon;
