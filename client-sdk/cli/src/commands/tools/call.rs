@@ -219,6 +219,11 @@ impl Running<'_> {
                     let Some(event) = event else {
                         return Err(Failure::Refused("the call ended without a result".to_owned()));
                     };
+                    // What ends the call ends its question, whichever is heard of first.
+                    if asked.is_some() && matches!(event, Ok(CallEvent::Result(_)) | Err(_)) {
+                        asked = None;
+                        ended_elsewhere(app);
+                    }
                     let event = event?;
                     if self.events {
                         let line = CallToolStreamResponse { event: Some(event.clone()) };
@@ -237,8 +242,7 @@ impl Running<'_> {
                     let is_over = |id: &String| !self.questions.contains_key(id);
                     if asked.as_ref().is_some_and(|(id, _)| is_over(id)) {
                         asked = None;
-                        out::note("");
-                        app.note("this question has ended elsewhere");
+                        ended_elsewhere(app);
                     }
                 }
                 answered = answer(&mut asked) => {
@@ -385,6 +389,12 @@ impl Running<'_> {
             self.app.detail(&one_line(&text));
         }
     }
+}
+
+/// Says so behind the prompt that is still on the screen.
+fn ended_elsewhere(app: &App) {
+    out::note("");
+    app.note("this question has ended elsewhere");
 }
 
 #[allow(
