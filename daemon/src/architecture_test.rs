@@ -36,7 +36,17 @@ const PARTS: &[Part] = &[
         &[
             COMMON,
             &[
-                "api", "handler", "calls", "registry", "mcp", "auth", "catalog", "inputs", "store",
+                "access",
+                "api",
+                "operation",
+                "handler",
+                "calls",
+                "registry",
+                "mcp",
+                "auth",
+                "catalog",
+                "inputs",
+                "store",
                 "policy",
             ],
             &["processes", "systemd", "telemetry"],
@@ -48,6 +58,8 @@ const PARTS: &[Part] = &[
         &[
             COMMON,
             &[
+                "access",
+                "operation",
                 "calls",
                 "registry",
                 "catalog",
@@ -61,6 +73,11 @@ const PARTS: &[Part] = &[
     Part(
         "handler",
         &[COMMON, &["registry", "catalog", "auth", "inputs", "store"]],
+    ),
+    // What the operator can ask and do.
+    Part(
+        "operation",
+        &[COMMON, &["access", "registry", "systemd", "telemetry"]],
     ),
     // The middle.
     Part(
@@ -113,6 +130,7 @@ const PARTS: &[Part] = &[
     Part("mcp::protocol", &[COMMON, &["json"]]),
     // The ground.
     Part("store", &[&["base", "error", "model"]]),
+    Part("access", &[COMMON]),
     Part("policy", &[COMMON]),
     Part("processes", &[&["base"]]),
     Part("config", &[&["base", "error", "model"]]),

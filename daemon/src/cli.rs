@@ -167,7 +167,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
 }
 
 fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {
-    mcp_sidecard::telemetry::init(&config.log)?;
+    let log = mcp_sidecard::telemetry::init(&config.log)?;
     if let Err(cause) = allocator {
         tracing::warn!(%cause, "the allocator keeps its defaults: memory that is not used goes back late");
     }
@@ -180,7 +180,7 @@ fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {
         let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
         let user = signal(SignalKind::user_defined1()).context("SIGUSR1 cannot be watched")?;
         let shutdown = CancellationToken::new();
-        let daemon = Daemon::build(config).await?;
+        let daemon = Daemon::build(config, log).await?;
         let survey = daemon.survey();
         let running = daemon.run(shutdown.clone());
         let mut running = std::pin::pin!(running);

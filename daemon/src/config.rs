@@ -33,6 +33,8 @@ pub struct Config {
     pub access: Vec<AccessRule>,
     /// The application socket.
     pub socket: SocketConfig,
+    /// The admin socket.
+    pub admin: AdminConfig,
     /// Log output.
     pub log: LogConfig,
     /// Bounds on waiting.
@@ -69,6 +71,28 @@ pub struct SocketConfig {
     pub path: PathBuf,
     /// Permissions of the socket as an octal string. Default `"0660"`; at most `"0777"`.
     pub mode: SocketMode,
+}
+
+/// Section `admin`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AdminConfig {
+    /// Path of the admin socket; absolute, at most 107 bytes. Default: `admin.sock` beside the application socket, or if
+    /// that is not called `app.sock`, its name behind `admin-`. Not used when the service manager passes a socket of the
+    /// name `admin`.
+    pub path: PathBuf,
+    /// Permissions of the socket as an octal string. Default `"0600"`; at most `"0777"`. Whatever they are, AdminService
+    /// answers the daemon's own user and root only.
+    pub mode: SocketMode,
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            mode: SocketMode(0o600),
+        }
+    }
 }
 
 /// Section `log`.

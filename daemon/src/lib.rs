@@ -2,6 +2,7 @@
 //!
 //! This file builds the parts in order and owns their end; it is the only one that sees all of them.
 
+pub mod access;
 pub mod api;
 pub mod auth;
 pub mod base;
@@ -13,6 +14,7 @@ pub mod inputs;
 pub mod json;
 pub mod mcp;
 pub mod model;
+pub mod operation;
 pub mod policy;
 pub mod processes;
 pub mod registry;
@@ -31,8 +33,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
-use crate::api::socket::{self, Bound};
-use crate::api::{Access, Health, ServeOptions, Shared, infrastructure, serve};
+use crate::access::Access;
+use crate::api::apps::{Apps, Via};
+use crate::api::socket::{Bound, Passed};
+use crate::api::{Health, ServeOptions, Shared, infrastructure, serve};
 use crate::auth::callback::{Callback, CallbackOptions};
 use crate::auth::web::Web;
 use crate::auth::{Auth, AuthParts, AuthSettings};
@@ -46,22 +50,34 @@ use crate::mcp::Settings;
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::stdio::StdioOptions;
 use crate::model::call::KeepCalls;
+use crate::operation::{Operation, Parts, Places};
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
 use crate::registry::Registry;
 pub use crate::store::{Keys, Rotated};
 use crate::store::{Store, StoreConfig};
+use crate::telemetry::LogFilter;
 
 /// What tasks may still do after the last connection has ended.
 const LAST_GRACE: Duration = Duration::from_secs(5);
 
-/// A daemon that is built, holds its socket, and does not serve yet.
+/// A listening socket with what is served on it.
 #[derive(Debug)]
-pub struct Daemon {
-    config: Config,
+struct Door {
     bound: Bound,
     routes: Routes,
     health: Health,
+    via: Via,
+}
+
+/// A daemon that is built, holds its sockets, and does not serve yet.
+#[derive(Debug)]
+pub struct Daemon {
+    config: Config,
+    app: Door,
+    admin: Door,
+    apps: Apps,
+    operation: Operation,
     tracker: TaskTracker,
     /// Cancelled when the daemon begins to stop: long streams end.
     draining: CancellationToken,
@@ -105,7 +121,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The failure of the first part that cannot start, with its remedy.
-    pub async fn build(config: Config) -> Result<Self> {
+    pub async fn build(config: Config, log: LogFilter) -> Result<Self> {
         let tracker = TaskTracker::new();
         let draining = CancellationToken::new();
         let policy = Policy::new(&config.policy);
@@ -120,7 +136,9 @@ impl Daemon {
         let (store, records) = tokio::task::spawn_blocking(|| Store::open(opening))
             .await
             .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
-        let bound = socket::open(&config.socket)?;
+        let mut passed = Passed::take()?;
+        let bound = passed.app(&config.socket.path, config.socket.mode.0)?;
+        let admin_bound = passed.admin(&config.admin.path, config.admin.mode.0)?;
         let keeper = Keeper::new(&config.data_dir, config.timeouts.close)
             .map_err(|cause| Error::internal(format!("the data directory is gone: {cause}")))?;
         if config.stdio.enabled {
@@ -182,6 +200,7 @@ impl Daemon {
         let calls = calls.await?;
         let shared = Shared {
             access: Access::new(&config.access),
+            apps: Apps::default(),
             registry: registry.clone(),
             auth: auth.clone(),
             inputs: inputs.clone(),
@@ -196,12 +215,38 @@ impl Daemon {
             shutdown: draining.clone(),
             tasks: tracker.clone(),
         };
+        let operation = Operation::new(Parts {
+            log,
+            load: load.clone(),
+            tasks: tracker.clone(),
+            draining: draining.clone(),
+            places: Places {
+                app_socket: bound.path(),
+                admin_socket: admin_bound.path(),
+                data_dir: config.data_dir.clone(),
+            },
+        });
         let (routes, health) = infrastructure(api::routes(&shared), api::SERVICES).await?;
-        Ok(Self {
-            config,
+        let app = Door {
             bound,
             routes,
             health,
+            via: Via::App,
+        };
+        let routes = api::admin_routes(&shared, &operation);
+        let (routes, health) = infrastructure(routes, api::ADMIN_SERVICES).await?;
+        let admin = Door {
+            bound: admin_bound,
+            routes,
+            health,
+            via: Via::Admin,
+        };
+        Ok(Self {
+            config,
+            app,
+            admin,
+            apps: shared.apps,
+            operation,
             tracker,
             draining,
             store,
@@ -232,34 +277,48 @@ impl Daemon {
     /// That of the accept loop.
     pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
         let end = CancellationToken::new();
-        let options = ServeOptions {
-            connections: self.config.limits.connections,
-            connections_per_user: self.config.limits.connections_per_user,
-            drain: self.config.timeouts.drain,
-            message_bytes: self.config.limits.grpc_message_bytes,
-        };
-        let serving = serve(
-            self.bound.listener,
-            self.routes,
-            options,
-            self.draining.clone(),
-            self.tracker.clone(),
-            self.load.rpcs.clone(),
-        );
-        self.health.serving().await;
+        let files = [self.app.bound.path(), self.admin.bound.path()];
+        let doors = [self.app, self.admin];
+        let healths = doors.each_ref().map(|door| door.health.clone());
+        let mut sockets = Vec::new();
+        let serving = doors.map(|door| {
+            sockets.push(door.bound.file);
+            let options = ServeOptions {
+                connections: self.config.limits.connections,
+                connections_per_user: self.config.limits.connections_per_user,
+                drain: self.config.timeouts.drain,
+                via: door.via,
+                message_bytes: self.config.limits.grpc_message_bytes,
+            };
+            serve(
+                door.bound.listener,
+                door.routes,
+                options,
+                self.draining.clone(),
+                self.tracker.clone(),
+                self.load.rpcs.clone(),
+                self.apps.clone(),
+            )
+        });
+        let serving = futures_util::future::join_all(serving);
+        for health in &healths {
+            health.serving().await;
+        }
         systemd::watchdog(&self.tracker, end.clone());
         systemd::ready("serving");
-        if let Some(socket) = self.bound.file.path() {
-            tracing::info!(socket = %socket.display(), "ready");
-        } else {
-            tracing::info!("ready on the socket of the service manager");
-        }
+        let [app, admin] = files.map(|path| path.unwrap_or_default());
+        tracing::info!(socket = %app.display(), admin = %admin.display(), "ready");
 
         let draining = async {
-            shutdown.cancelled().await;
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = self.operation.stopping() => {}
+            }
             tracing::info!("draining");
             systemd::stopping("draining");
-            self.health.draining().await;
+            for health in &healths {
+                health.draining().await;
+            }
             self.draining.cancel();
         };
         let mut serving = std::pin::pin!(serving);
@@ -267,6 +326,7 @@ impl Daemon {
             served = &mut serving => served,
             () = draining => serving.await,
         };
+        let served: Result<()> = served.into_iter().collect();
 
         // From the top down: nobody may ask a part that has ended.
         self.registry.stop().await;
@@ -287,7 +347,9 @@ impl Daemon {
         {
             tracing::warn!(tasks = self.tracker.len(), "tasks are left behind");
         }
-        self.bound.file.remove();
+        for socket in sockets {
+            socket.remove();
+        }
         tracing::info!("stopped");
         served
     }

@@ -128,6 +128,24 @@ impl Registry {
         servers.values().map(BTreeMap::len).sum()
     }
 
+    /// All of them, in order of namespace and id.
+    #[must_use]
+    pub fn all(&self) -> Vec<Server> {
+        let servers = self
+            .0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<Server> = servers
+            .values()
+            .flat_map(BTreeMap::values)
+            .cloned()
+            .collect();
+        drop(servers);
+        all.sort_by(|one, other| one.record.key.cmp(&other.record.key));
+        all
+    }
+
     /// Ends every connection, all at the same time, and leaves sessions for the next start; returns when everything of
     /// them is gone.
     pub async fn stop(&self) {

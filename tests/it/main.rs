@@ -12,6 +12,7 @@
     reason = "a test fails by panicking, reads the clock and owns its tasks"
 )]
 
+mod admin;
 mod allow_lists;
 mod answers;
 mod approvals;

@@ -63,7 +63,7 @@ fn services() -> Vec<String> {
 #[tokio::test]
 async fn health_knows_every_service() {
     let daemon = TestDaemon::start().await;
-    let app = daemon.clients().await;
+    let app = daemon.operator().await;
     let mut health = HealthClient::new(app.channel());
     for service in services().into_iter().chain([String::new()]) {
         let answer = health
@@ -88,6 +88,15 @@ async fn health_knows_every_service() {
         health.check(unknown).await.unwrap_err().code(),
         Code::NotFound
     );
+    // What is for the operator is not on the socket for apps.
+    let mut apps = HealthClient::new(daemon.clients().await.channel());
+    let admin = HealthCheckRequest {
+        service: "mcpsidecar.v1.AdminService".to_owned(),
+    };
+    assert_eq!(apps.check(admin).await.unwrap_err().code(), Code::NotFound);
+    let all = HealthCheckRequest::default();
+    let status = apps.check(all).await.unwrap().into_inner().status();
+    assert_eq!(status, tonic_health::ServingStatus::Serving.into());
 }
 
 #[tokio::test]

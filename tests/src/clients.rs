@@ -14,6 +14,7 @@ use crate::facts::ServerFacts as _;
 use crate::fake_auth::planted::Tap;
 use crate::tapped::Tapped;
 use crate::updates::Updates;
+use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::auth_service_client::AuthServiceClient;
 use crate::v1::call_service_client::CallServiceClient;
 use crate::v1::elicitation_service_client::ElicitationServiceClient;
@@ -133,9 +134,32 @@ impl Clients {
         auth, AuthServiceClient
     );
     service!(
+        /// AdminService.
+        admin, AdminServiceClient
+    );
+    service!(
         /// UpdateService.
         update_service, UpdateServiceClient
     );
+
+    /// GetStatus.
+    pub async fn status(&self) -> v1::GetStatusResponse {
+        let answer = self.admin().get_status(v1::GetStatusRequest {}).await;
+        answer.expect("GetStatus").into_inner()
+    }
+
+    /// ListApps.
+    pub async fn apps(&self) -> Vec<v1::ConnectedApp> {
+        let answer = self.admin().list_apps(v1::ListAppsRequest {}).await;
+        answer.expect("ListApps").into_inner().apps
+    }
+
+    /// ReloadConfig.
+    pub async fn reload(&self) -> Result<v1::ReloadConfigResponse, Status> {
+        let request = v1::ReloadConfigRequest::default();
+        let answer = self.admin().reload_config(request).await;
+        answer.map(tonic::Response::into_inner)
+    }
 
     /// AddServer with these settings and an id, if not empty.
     pub async fn add(&self, id: &str, spec: ServerSpec) -> Result<v1::AddServerResponse, Status> {

@@ -121,6 +121,14 @@ impl Builder {
         self
     }
 
+    /// Sets the servers in the configuration: a TOML array of tables.
+    #[must_use]
+    pub fn servers(mut self, servers: &str) -> Self {
+        let section = self.settings.entry(String::new()).or_default();
+        section.insert("servers".to_owned(), servers.to_owned());
+        self
+    }
+
     /// Sets a configuration key unless it is set already.
     #[must_use]
     pub fn or_set(self, key: &str, value: impl Into<toml_value::TomlValue>) -> Self {
@@ -433,6 +441,55 @@ impl TestDaemon {
     /// Path of the socket.
     pub fn socket(&self) -> &Path {
         &self.prepared.socket
+    }
+
+    /// Path of the admin socket, where it is by default.
+    pub fn admin_socket(&self) -> PathBuf {
+        let name = self.socket().file_name().expect("a file");
+        match name.to_str().expect("UTF-8") {
+            "app.sock" => self.socket().with_file_name("admin.sock"),
+            other => self.socket().with_file_name(format!("admin-{other}")),
+        }
+    }
+
+    /// Clients on a connection to the admin socket, in namespace `default`.
+    pub async fn operator(&self) -> Clients {
+        let clients = Clients::connect(&self.admin_socket()).await;
+        match &self.prepared.tap {
+            Some(tap) => clients.tapped(tap.clone()),
+            None => clients,
+        }
+    }
+
+    /// Path of the configuration file.
+    pub fn config_file(&self) -> &Path {
+        &self.prepared.config
+    }
+
+    /// Writes the configuration file anew with another value of a key; the daemon is not told.
+    pub fn rewrite(&mut self, key: &str, value: impl Into<toml_value::TomlValue>) {
+        self.rewrite_as(key, &value.into().0);
+    }
+
+    /// The same with a value that is TOML already.
+    pub fn rewrite_as(&mut self, key: &str, toml: &str) {
+        let (section, key) = key.rsplit_once('.').unwrap_or(("", key));
+        let section = self.prepared.settings.entry(section.to_owned());
+        section.or_default().insert(key.to_owned(), toml.to_owned());
+        self.prepared.write_config();
+    }
+
+    /// Sends the daemon a signal.
+    pub fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().expect("the daemon runs");
+        process.signal(signal);
+    }
+
+    /// Waits until the daemon has ended by itself.
+    pub async fn ends(&mut self) -> ExitStatus {
+        let mut process = self.process.take().expect("the daemon runs");
+        let status = process.wait(STOP_BOUND).await;
+        status.unwrap_or_else(|| panic!("the daemon did not end; its log:\n{}", self.log()))
     }
 
     /// The data directory.

@@ -46,6 +46,12 @@ impl OpenHouse {
         program
     }
 
+    /// Somebody who runs as nobody, at the admin socket.
+    pub async fn stranger_at_admin(&self) -> Clients {
+        let relay = self.program("fake-relay").await;
+        Clients::over(stranger(&relay, &self.daemon.admin_socket()).await)
+    }
+
     /// An app that runs as nobody.
     pub async fn stranger(&self) -> Clients {
         let relay = self.program("fake-relay").await;

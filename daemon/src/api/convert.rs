@@ -28,7 +28,8 @@ pub(super) fn timestamp(at: Timestamp) -> ProtoTimestamp {
     }
 }
 
-fn duration(value: std::time::Duration) -> prost_types::Duration {
+/// A length of time.
+pub(super) fn duration(value: std::time::Duration) -> prost_types::Duration {
     prost_types::Duration {
         seconds: i64::try_from(value.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(value.subsec_nanos()).unwrap_or(0),

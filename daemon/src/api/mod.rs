@@ -3,7 +3,9 @@
 //! `socket` makes the listener, `serve` owns connections, `slots` counts them, `context` says who asks and until when, `peer` decides which
 //! namespaces they may use, `status` turns errors into statuses. Never holds state of servers, calls or questions.
 
+pub mod admin;
 mod approval;
+pub mod apps;
 pub mod auth;
 mod authorization;
 pub mod calls;
@@ -33,7 +35,6 @@ pub mod updates;
 
 pub use context::{RequestContext, bounded, within};
 pub use infrastructure::{Health, infrastructure};
-pub use peer::Access;
 pub use serve::{ServeOptions, serve};
 
 use std::sync::Arc;
@@ -45,12 +46,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
+use crate::access::Access;
 use crate::auth::Auth;
 use crate::base::Namespace;
 use crate::calls::Calls;
 use crate::catalog::output::Checker;
 use crate::error::Result;
 use crate::inputs::Inputs;
+use crate::operation::Operation;
 use crate::registry::Registry;
 use crate::store::Store;
 
@@ -67,11 +70,27 @@ pub const SERVICES: &[&str] = &[
     "mcpsidecar.v1.UpdateService",
 ];
 
+/// The services on the admin socket.
+pub const ADMIN_SERVICES: &[&str] = &[
+    "mcpsidecar.v1.AdminService",
+    "mcpsidecar.v1.AuthService",
+    "mcpsidecar.v1.ServerService",
+    "mcpsidecar.v1.ToolService",
+    "mcpsidecar.v1.CallService",
+    "mcpsidecar.v1.ResourceService",
+    "mcpsidecar.v1.PromptService",
+    "mcpsidecar.v1.ElicitationService",
+    "mcpsidecar.v1.SamplingService",
+    "mcpsidecar.v1.UpdateService",
+];
+
 /// What the services work with. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// Who may use which namespaces.
     pub access: Access,
+    /// The apps that are connected.
+    pub apps: apps::Apps,
     /// The servers.
     pub registry: Registry,
     /// What the daemon is authorized to do.
@@ -108,6 +127,13 @@ impl Shared {
     fn namespace(&self, context: &RequestContext, name: &str) -> Result<Namespace> {
         self.access.namespace(context.caller(), name)
     }
+}
+
+/// What is served on the admin socket: everything that apps are served, under the same rules, and AdminService.
+#[must_use]
+pub fn admin_routes(shared: &Shared, operation: &Operation) -> Routes {
+    let admin = admin::Admin::new(shared.clone(), operation.clone());
+    routes(shared).add_service(v1::admin_service_server::AdminServiceServer::new(admin))
 }
 
 /// The services of the contract.

@@ -23,6 +23,7 @@ use tonic::{Code, Status};
 use tower::Service;
 use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
 
+use super::apps::{Apps, Via};
 use super::context::RequestContext;
 use super::meter::{Meter, Metered};
 use super::peer::caller_of;
@@ -61,6 +62,8 @@ pub struct ServeOptions {
     pub connections_per_user: usize,
     /// How long running RPCs may go on after the shutdown began.
     pub drain: Duration,
+    /// What the listener is.
+    pub via: Via,
     /// Largest message, in bytes. One connection may have four of this size unfinished, all together may have sixteen.
     pub message_bytes: usize,
 }
@@ -69,7 +72,7 @@ pub struct ServeOptions {
 /// elsewhere (GOAWAY), lets running RPCs finish for `options.drain`, and drops the rest. Streams of health and
 /// reflection end at once. Long streams of other services should watch the same token.
 ///
-/// Every task is spawned on `tracker` and every RPC is counted in `rpcs`; when this function returns, no connection is left. Dropping the future stops
+/// Every task is spawned on `tracker`, every connection is entered in `apps` and every RPC counted in `rpcs`; when this function returns, no connection is left. Dropping the future stops
 /// accepting, but leaves open connections to end with `shutdown`.
 ///
 /// # Errors
@@ -81,6 +84,7 @@ pub async fn serve(
     shutdown: CancellationToken,
     tracker: TaskTracker,
     rpcs: Gauge,
+    apps: Apps,
 ) -> Result<()> {
     let mut slots = Slots::new(options.connections, options.connections_per_user)?;
     let kill = CancellationToken::new();
@@ -91,6 +95,8 @@ pub async fn serve(
         kill: kill.clone(),
         tracker,
         rpcs,
+        apps,
+        via: options.via,
         message_bytes: options.message_bytes,
         meter: Meter::new(options.message_bytes.saturating_mul(16), "the daemon"),
     };
@@ -170,6 +176,8 @@ struct Acceptor {
     kill: CancellationToken,
     tracker: TaskTracker,
     rpcs: Gauge,
+    apps: Apps,
+    via: Via,
     message_bytes: usize,
     meter: Meter,
 }
@@ -177,14 +185,16 @@ struct Acceptor {
 impl Acceptor {
     fn accept(&self, stream: UnixStream, caller: Caller, slot: Slot) {
         let ended = CancellationToken::new();
+        let app = AppConnection::new(caller, ended.clone());
+        let entered = self.apps.enter(&app, self.via);
         let edge = Edge {
             routes: self.routes.clone(),
             meters: [
                 Meter::new(self.message_bytes.saturating_mul(4), "the connection"),
                 self.meter.clone(),
             ],
-            app: AppConnection::new(caller, ended.clone()),
-            rpcs: self.rpcs.clone(),
+            app,
+            rpcs: [self.rpcs.clone(), entered.rpcs.clone()],
             shutdown: self.shutdown.clone(),
         };
         let connection = self.http.serve_connection(TokioIo::new(stream), edge);
@@ -196,7 +206,7 @@ impl Acceptor {
             caller.pid = caller.pid
         );
         let task = async move {
-            let _slot = slot;
+            let (_slot, _entered) = (slot, entered);
             let _ended = ended.drop_guard();
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
@@ -222,7 +232,8 @@ struct Edge {
     routes: Routes,
     meters: [Meter; 2],
     app: AppConnection,
-    rpcs: Gauge,
+    /// What counts the RPCs of all connections, and of this one.
+    rpcs: [Gauge; 2],
     shutdown: CancellationToken,
 }
 
@@ -245,7 +256,7 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             span,
             started: Clock.now(),
             ended: false,
-            _counted: self.rpcs.enter(),
+            _counted: self.rpcs.each_ref().map(Gauge::enter),
         };
         let work = match context {
             Ok(context) => {
@@ -392,7 +403,7 @@ struct Watch {
     span: Span,
     started: Instant,
     ended: bool,
-    _counted: Counted,
+    _counted: [Counted; 2],
 }
 
 impl Watch {

@@ -23,6 +23,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
 use super::{ServeOptions, serve};
+use crate::api::apps::{Apps, Via};
 use crate::api::socket::bind_at;
 use crate::api::{Health, RequestContext, bounded, infrastructure};
 use crate::base::load::Gauge;
@@ -77,6 +78,7 @@ impl Running {
             shutdown.clone(),
             tracker.clone(),
             Gauge::default(),
+            Apps::default(),
         );
         let served = tracker.spawn(serving);
         Self {
@@ -111,6 +113,7 @@ const OPTIONS: ServeOptions = ServeOptions {
     connections: 16,
     connections_per_user: 16,
     drain: Duration::from_secs(30),
+    via: Via::App,
     message_bytes: 4 << 20,
 };
 
@@ -382,6 +385,7 @@ async fn the_number_of_connections_has_bounds() {
         CancellationToken::new(),
         TaskTracker::new(),
         Gauge::default(),
+        Apps::default(),
     )
     .await;
     assert_eq!(

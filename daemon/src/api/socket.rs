@@ -1,4 +1,4 @@
-//! The listening socket of apps: passed by the service manager, or made here.
+//! The listening sockets, of apps and for the operator: passed by the service manager, or made here.
 //!
 //! A path is taken over only from a dead socket of ours; whatever else is there is left alone. The final path never
 //! exists with a wrong mode, and never before the daemon listens.
@@ -15,7 +15,6 @@ use rustix::net::{
 };
 use tokio::net::UnixListener;
 
-use crate::config::SocketConfig;
 use crate::error::{Error, Result};
 
 /// Longest path of a Unix socket on Linux, without the final NUL.
@@ -30,6 +29,18 @@ pub struct Bound {
     pub listener: UnixListener,
     /// Removes the socket file.
     pub file: SocketFile,
+}
+
+impl Bound {
+    /// Where the socket is, as far as it is known.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        let own = self.file.path().map(Path::to_owned);
+        own.or_else(|| {
+            let address = self.listener.local_addr().ok()?;
+            address.as_pathname().map(Path::to_owned)
+        })
+    }
 }
 
 /// The file of a socket. Dropping it leaves the file: a dead socket is replaced at the next start.
@@ -63,35 +74,77 @@ impl SocketFile {
     }
 }
 
-/// The socket that the service manager passed (`LISTEN_FDS`), else one bound to the configured path. Must be called
-/// inside a tokio runtime with I/O.
-///
-/// # Errors
-/// INTERNAL with the path and a remedy: another daemon answers there, something that is not a socket is there, the
-/// directory cannot be written, the path is too long.
-pub fn open(config: &SocketConfig) -> Result<Bound> {
-    match activated()? {
+/// The name under which the service manager passes the admin socket (`FileDescriptorName=`).
+const ADMIN: &str = "admin";
+
+/// What the service manager passed (`LISTEN_FDS`).
+#[derive(Debug, Default)]
+pub struct Passed {
+    app: Option<UnixListener>,
+    admin: Option<UnixListener>,
+}
+
+impl Passed {
+    /// Takes the sockets that were passed to this process: the one named `admin`, and the first of the others, which is for
+    /// apps whatever it is called. Must be called once, inside a tokio runtime with I/O.
+    ///
+    /// # Errors
+    /// INTERNAL if one of them is no listening Unix socket.
+    pub fn take() -> Result<Self> {
+        let mut fds = listenfd::ListenFd::from_env();
+        let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+        let names: Vec<&str> = names.split(':').collect();
+        let failed = |cause: io::Error| {
+            Error::internal(format!(
+                "the socket that the service manager passed cannot be used: {cause}; use `ListenStream=` with a path"
+            ))
+        };
+        let mut passed = Self::default();
+        for index in 0..fds.len() {
+            let place = if names.get(index) == Some(&ADMIN) {
+                &mut passed.admin
+            } else {
+                &mut passed.app
+            };
+            if place.is_some() {
+                tracing::warn!(
+                    index,
+                    "a socket of the service manager is one too many, and not used"
+                );
+                continue;
+            }
+            let listener = fds.take_unix_listener(index).map_err(failed)?;
+            *place = listener.map(listener_of).transpose().map_err(failed)?;
+        }
+        Ok(passed)
+    }
+
+    /// The socket for apps: what was passed, else one bound to this path with these permissions.
+    ///
+    /// # Errors
+    /// INTERNAL with the path and a remedy: another daemon answers there, something that is not a socket is there, the
+    /// directory cannot be written, the path is too long.
+    pub fn app(&mut self, path: &Path, mode: u32) -> Result<Bound> {
+        open(self.app.take(), path, mode)
+    }
+
+    /// The admin socket, in the same way.
+    ///
+    /// # Errors
+    /// As [`Passed::app`].
+    pub fn admin(&mut self, path: &Path, mode: u32) -> Result<Bound> {
+        open(self.admin.take(), path, mode)
+    }
+}
+
+fn open(passed: Option<UnixListener>, path: &Path, mode: u32) -> Result<Bound> {
+    match passed {
         Some(listener) => Ok(Bound {
             listener,
             file: SocketFile(None),
         }),
-        None => bind_at(&config.path, config.mode.0),
+        None => bind_at(path, mode),
     }
-}
-
-/// The first socket that the service manager passed to this process, if any.
-fn activated() -> Result<Option<UnixListener>> {
-    let mut passed = listenfd::ListenFd::from_env();
-    if passed.len() == 0 {
-        return Ok(None);
-    }
-    let failed = |cause: io::Error| {
-        Error::internal(format!(
-            "the socket that the service manager passed cannot be used: {cause}; use `ListenStream=` with a path"
-        ))
-    };
-    let listener = passed.take_unix_listener(0).map_err(failed)?;
-    listener.map(listener_of).transpose().map_err(failed)
 }
 
 fn listener_of(listener: StdListener) -> io::Result<UnixListener> {
@@ -104,7 +157,7 @@ fn listener_of(listener: StdListener) -> io::Result<UnixListener> {
 /// or a working one. A lock file beside it (`.lock`, kept) makes two starting daemons take turns.
 ///
 /// # Errors
-/// As [`open`].
+/// As [`Passed::app`].
 pub fn bind_at(path: &Path, mode: u32) -> Result<Bound> {
     let (directory, name) = match (path.parent(), path.file_name()) {
         (Some(directory), Some(name)) if path.is_absolute() => (directory, name),
@@ -181,7 +234,7 @@ fn lock(path: &Path) -> Result<File, String> {
         })?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|cause| {
         if cause == rustix::io::Errno::WOULDBLOCK {
-            "another mcp-sidecar runs on it; stop that one, or set another `socket.path`".to_owned()
+            "another mcp-sidecar runs on it; stop that one, or set another path".to_owned()
         } else {
             format!(
                 "its lock file `{}` cannot be locked: {cause}",
@@ -201,12 +254,11 @@ fn check_free(path: &Path) -> Result<(), String> {
     };
     if !metadata.file_type().is_socket() {
         return Err(
-            "something that is not a socket is there; move it away, or set another `socket.path`"
-                .to_owned(),
+            "something that is not a socket is there; move it away, or set another path".to_owned(),
         );
     }
     match StdStream::connect(path) {
-        Ok(_) => Err("a process answers on it; stop it, or set another `socket.path`".to_owned()),
+        Ok(_) => Err("a process answers on it; stop it, or set another path".to_owned()),
         Err(cause)
             if matches!(
                 cause.kind(),

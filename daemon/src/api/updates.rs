@@ -17,8 +17,10 @@ use tonic::{Request, Response, Status};
 use v1::stream_updates_response::Event;
 use v1::update_service_server::UpdateService;
 
+use super::apps::{Following, Follows};
 use super::context::{RequestContext, bounded};
-use super::{Access, Shared, convert, model_request};
+use super::{Shared, convert, model_request};
+use crate::access::Access;
 use crate::base::{Caller, Clock, Namespace, Revision, ServerId};
 use crate::error::{Error, Reason, Result};
 use crate::inputs::audience::{Attachment, Scope};
@@ -53,6 +55,8 @@ struct Subscriber {
     snapshot: Option<VecDeque<Body>>,
     batch: VecDeque<Arc<Update>>,
     _permit: OwnedSemaphorePermit,
+    /// Shows the subscriber to the operator.
+    _follows: Follows,
     /// Says what the subscriber can answer.
     _attachment: Option<Attachment>,
 }
@@ -70,10 +74,16 @@ impl Updates {
         })?;
         let store = self.0.store.clone();
         // Before the first response: whoever has that has been heard.
-        let attachment = match request.can_answer {
+        let can_answer = request.can_answer.map(abilities).transpose()?;
+        let attachment = match can_answer {
             Some(can_answer) => Some(self.attach(&filter, can_answer, &context).await?),
             None => None,
         };
+        let following = Following {
+            namespaces: filter.namespaces.clone(),
+            can_answer,
+        };
+        let follows = self.0.apps.follow(&context.app, following);
         let head = store.head();
         let (cursor, snapshot) = if request.resume_token.is_empty() {
             let (revision, bodies) = context.within(store.snapshot(filter.clone())).await?;
@@ -97,6 +107,7 @@ impl Updates {
             snapshot,
             batch: VecDeque::new(),
             _permit: permit,
+            _follows: follows,
             _attachment: attachment,
         })
     }
@@ -105,23 +116,9 @@ impl Updates {
     async fn attach(
         &self,
         filter: &Filter,
-        can: v1::CanAnswer,
+        abilities: Abilities,
         context: &RequestContext,
     ) -> Result<Attachment> {
-        let abilities = Abilities {
-            elicitation_form: can.elicitation_form,
-            elicitation_url: can.elicitation_url,
-            sampling: can.sampling,
-            sampling_tools: can.sampling_tools,
-            sampling_context: can.sampling_context,
-            approval: can.approval,
-        };
-        if let Some(part) = abilities.stray_part() {
-            return Err(Error::invalid(
-                format!("can_answer.{part}"),
-                "it is a part of `sampling`, which is not set",
-            ));
-        }
         if filter.namespaces.len() > MAX_NAMESPACES {
             return Err(Error::invalid(
                 "namespaces",
@@ -173,6 +170,28 @@ impl Updates {
         }
         Ok(filter)
     }
+}
+
+/// What a subscriber says that it can answer.
+///
+/// # Errors
+/// `INVALID_FIELD` for a part of what is not there.
+fn abilities(can: v1::CanAnswer) -> Result<Abilities> {
+    let abilities = Abilities {
+        elicitation_form: can.elicitation_form,
+        elicitation_url: can.elicitation_url,
+        sampling: can.sampling,
+        sampling_tools: can.sampling_tools,
+        sampling_context: can.sampling_context,
+        approval: can.approval,
+    };
+    if let Some(part) = abilities.stray_part() {
+        return Err(Error::invalid(
+            format!("can_answer.{part}"),
+            "it is a part of `sampling`, which is not set",
+        ));
+    }
+    Ok(abilities)
 }
 
 impl Subscriber {

@@ -59,6 +59,11 @@ impl Entry {
         matches!(&*self.stage.borrow(), Stage::Plain)
     }
 
+    /// Whether nothing of it is under way.
+    fn rests(&self) -> bool {
+        matches!(&*self.stage.borrow(), Stage::Rests)
+    }
+
     /// What is shown of it.
     pub(super) fn call(&self) -> Call {
         let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +135,14 @@ impl Ledger {
         self.all().len()
     }
 
-    /// A call of any namespace.
+    /// How many of them rest.
+    pub(super) fn resting(&self) -> usize {
+        let all = self.all();
+        let resting = all.values().filter(|entry| entry.rests());
+        resting.count()
+    }
+
+    /// One of them.
     pub(super) fn get(&self, id: &CallId) -> Option<Arc<Entry>> {
         self.all().get(id).cloned()
     }

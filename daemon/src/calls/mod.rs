@@ -170,6 +170,12 @@ impl Calls {
         Ok(calls)
     }
 
+    /// How many calls rest: they wait for answers, and nothing of them is under way.
+    #[must_use]
+    pub fn resting(&self) -> usize {
+        self.0.ledger.resting()
+    }
+
     /// Finds the tool's server and fixes the terms of the call. Nothing is sent yet.
     ///
     /// # Errors

@@ -155,6 +155,18 @@ impl Provider for Setting {
     }
 }
 
+/// Where the admin socket is if nothing else is said.
+fn beside(socket: &Path) -> PathBuf {
+    match socket.file_name() {
+        Some(name) if name != "app.sock" => {
+            let mut admin = OsString::from("admin-");
+            admin.push(name);
+            socket.with_file_name(admin)
+        }
+        _ => socket.with_file_name("admin.sock"),
+    }
+}
+
 struct Loader {
     defaults: Config,
     /// The defaults as values: the keys that exist, and the type of each.
@@ -234,6 +246,9 @@ impl Loader {
         };
         if config.socket.path.as_os_str().is_empty() {
             config.socket.path = config.data_dir.join("app.sock");
+        }
+        if config.admin.path.as_os_str().is_empty() {
+            config.admin.path = beside(&config.socket.path);
         }
         let limits = &mut config.limits;
         if limits.connections_per_user == 0 {

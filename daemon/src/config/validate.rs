@@ -244,23 +244,46 @@ fn paths(config: &Config, found: &mut Vec<Problem>) {
         &config.socket.path,
         "write the path from the root",
     );
+    absolute(
+        "admin.path",
+        &config.admin.path,
+        "write the path from the root",
+    );
     if let Some(key_file) = &config.vault.key_file {
         absolute("vault.key_file", key_file, "write the path from the root");
     }
-    let length = config.socket.path.as_os_str().len();
-    if length > MAX_SOCKET_PATH {
+    if config.admin.path == config.socket.path {
         found.push(Problem {
-            key: "socket.path".to_owned(),
+            key: "admin.path".to_owned(),
             text: format!(
-                "is {length} bytes long (`{}`); a Unix socket's path has at most {MAX_SOCKET_PATH}: choose a shorter one",
-                config.socket.path.display()
+                "is `{}`, which is `socket.path`; the two sockets need paths of their own",
+                config.admin.path.display()
             ),
         });
     }
-    if config.socket.path.file_name().is_none() {
+    for (key, path) in [
+        ("socket.path", &config.socket.path),
+        ("admin.path", &config.admin.path),
+    ] {
+        socket_path(key, path, found);
+    }
+}
+
+fn socket_path(key: &str, path: &Path, found: &mut Vec<Problem>) {
+    let length = path.as_os_str().len();
+    if length > MAX_SOCKET_PATH {
         found.push(Problem {
-            key: "socket.path".to_owned(),
-            text: format!("is `{}`, which names no file", config.socket.path.display()),
+            key: key.to_owned(),
+            text: format!(
+                "is {length} bytes long (`{}`); a Unix socket's path has at most {MAX_SOCKET_PATH}: choose a shorter one",
+                path.display()
+            ),
+        });
+    }
+    if path.file_name().is_none() {
+        found.push(Problem {
+            key: key.to_owned(),
+            text: format!("is `{}`, which names no file", path.display()),
         });
     }
 }

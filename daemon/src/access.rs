@@ -1,0 +1,166 @@
+//! Which callers may use which namespaces.
+//!
+//! Decided before anything is looked up, so that a refusal tells nothing about what exists.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::base::{Caller, Namespace};
+use crate::config::AccessRule;
+use crate::error::{Error, Reason, Result};
+
+/// Longest namespace, in bytes.
+const MAX_NAMESPACE: usize = 64;
+
+/// Which callers may use which namespaces. Cheap to clone; clones see the same rules, also when others take their place.
+#[derive(Clone, Debug)]
+pub struct Access(Arc<RwLock<Arc<[AccessRule]>>>);
+
+impl Access {
+    /// Access by these rules. Without rules every caller may use every namespace; otherwise what no rule permits is
+    /// denied, for root too.
+    #[must_use]
+    pub fn new(rules: &[AccessRule]) -> Self {
+        Self(Arc::new(RwLock::new(rules.into())))
+    }
+
+    /// Puts these rules into the place of the others. What has begun under the old ones goes on, but for update streams: they
+    /// ask before every update.
+    pub fn replace(&self, rules: &[AccessRule]) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules.into();
+    }
+
+    /// The namespace that a request names; `default` if it names none. The first thing every RPC asks.
+    ///
+    /// # Errors
+    /// INVALID_FIELD `namespace` for anything but 1 to 64 characters of `[A-Za-z0-9._-]`; CALLER_NOT_ALLOWED if no
+    /// rule lets the caller use it.
+    pub fn namespace(&self, caller: Caller, requested: &str) -> Result<Namespace> {
+        let namespace = if requested.is_empty() {
+            Namespace::default()
+        } else {
+            check(requested)?;
+            Namespace::new(requested)
+        };
+        if self.allows(caller, &namespace) {
+            return Ok(namespace);
+        }
+        Err(Error::new(
+            Reason::CallerNotAllowed,
+            format!(
+                "user {} (group {}) may not use namespace `{namespace}`; the operator grants it in `access`",
+                caller.uid, caller.gid
+            ),
+        )
+        .with("namespace", namespace.as_str())
+        .with("uid", caller.uid.to_string()))
+    }
+
+    /// Whether a rule, or the absence of rules, lets the caller use the namespace.
+    #[must_use]
+    pub fn allows(&self, caller: Caller, namespace: &Namespace) -> bool {
+        let rules = Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner));
+        rules.is_empty()
+            || rules.iter().any(|rule| {
+                rule.uid.is_none_or(|uid| uid == caller.uid)
+                    && rule.gid.is_none_or(|gid| gid == caller.gid)
+                    && rule
+                        .namespaces
+                        .iter()
+                        .any(|pattern| pattern.matches(namespace.as_str()))
+            })
+    }
+}
+
+fn check(namespace: &str) -> Result<()> {
+    let wrong = namespace
+        .chars()
+        .find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'));
+    if let Some(wrong) = wrong {
+        return Err(Error::invalid(
+            "namespace",
+            format!(
+                "namespace {:?} holds {wrong:?}; use letters, digits, `.`, `_` and `-`",
+                namespace.chars().take(MAX_NAMESPACE).collect::<String>()
+            ),
+        ));
+    }
+    if namespace.len() > MAX_NAMESPACE {
+        let length = namespace.len();
+        return Err(Error::invalid(
+            "namespace",
+            format!("a namespace has at most {MAX_NAMESPACE} characters, this one has {length}"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Access;
+    use crate::base::Caller;
+    use crate::config::AccessRule;
+    use crate::error::Reason;
+
+    fn caller(uid: u32, gid: u32) -> Caller {
+        Caller {
+            uid,
+            gid,
+            pid: None,
+        }
+    }
+
+    fn rule(uid: Option<u32>, gid: Option<u32>, namespaces: &[&str]) -> AccessRule {
+        AccessRule {
+            uid,
+            gid,
+            namespaces: namespaces
+                .iter()
+                .map(|pattern| pattern.parse().unwrap())
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn without_rules_every_valid_namespace_may_be_used() {
+        let access = Access::new(&[]);
+        let use_it = |namespace: &str| access.namespace(caller(1, 1), namespace);
+        assert_eq!(use_it("").unwrap().as_str(), "default");
+        assert_eq!(use_it("Team-a.b_c").unwrap().as_str(), "Team-a.b_c");
+        for bad in ["a/b", " ", "ä", "a\0", &"a".repeat(65)] {
+            let error = use_it(bad).unwrap_err();
+            assert_eq!(error.reason(), Reason::InvalidField);
+            assert_eq!(error.field(), Some("namespace"));
+        }
+    }
+
+    #[test]
+    fn other_rules_hold_for_every_clone() {
+        let access = Access::new(&[]);
+        let clone = access.clone();
+        access.replace(&[rule(Some(1), None, &["*"])]);
+        assert!(clone.namespace(caller(1, 1), "a").is_ok());
+        assert!(clone.namespace(caller(2, 1), "a").is_err());
+    }
+
+    #[test]
+    fn with_rules_the_rest_is_denied() {
+        let access = Access::new(&[
+            rule(Some(1000), None, &["a", "team-*"]),
+            rule(None, Some(50), &["shared"]),
+            rule(Some(2), Some(3), &["*"]),
+        ]);
+        let allowed = |uid, gid, namespace: &str| access.namespace(caller(uid, gid), namespace);
+        assert!(allowed(1000, 1, "a").is_ok() && allowed(1000, 1, "team-x").is_ok());
+        assert!(allowed(7, 50, "shared").is_ok() && allowed(2, 3, "anything").is_ok());
+        for (uid, gid, namespace) in [
+            (1000, 1, "b"),
+            (1001, 1, "a"),
+            (2, 4, "a"),
+            (0, 0, "a"),
+            (1000, 1, ""),
+        ] {
+            let error = allowed(uid, gid, namespace).unwrap_err();
+            assert_eq!(error.reason(), Reason::CallerNotAllowed);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! `AdminService`: for the operator, on the admin socket only.
+
+use std::collections::BTreeMap;
+
+use mcp_sidecar_proto::v1;
+use tonic::{Request, Response, Status};
+use v1::admin_service_server::AdminService;
+
+use super::apps::{App, Following, Via};
+use super::context::RequestContext;
+use super::{Shared, convert, spec};
+use crate::base::{Caller, Clock};
+use crate::error::{Error, Reason, Result};
+use crate::model::status::ConnectionState;
+use crate::operation::Operation;
+use crate::operation::explain::explain;
+use crate::registry::Server;
+
+/// Most servers that are explained in one answer.
+const MOST_SERVERS: usize = 1_000;
+/// Most apps that are named in one answer.
+const MOST_APPS: usize = 10_000;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    shared: Shared,
+    operation: Operation,
+    own_uid: u32,
+}
+
+impl Admin {
+    /// The service of a daemon that runs as this process's user.
+    #[must_use]
+    pub fn new(shared: Shared, operation: Operation) -> Self {
+        Self {
+            shared,
+            operation,
+            own_uid: rustix::process::geteuid().as_raw(),
+        }
+    }
+
+    /// The first thing that every RPC asks.
+    ///
+    /// # Errors
+    /// `CALLER_NOT_ALLOWED` for anybody but the daemon's own user and root.
+    fn permit<T>(&self, request: &Request<T>) -> Result<Caller> {
+        let caller = RequestContext::of(request)?.caller();
+        if caller.uid == self.own_uid || caller.uid == 0 {
+            return Ok(caller);
+        }
+        Err(Error::new(
+            Reason::CallerNotAllowed,
+            format!(
+                "user {} may not operate the daemon; user {} may, as whom it runs, and root",
+                caller.uid, self.own_uid
+            ),
+        )
+        .with("uid", caller.uid.to_string()))
+    }
+
+    fn counts(&self, servers: &[Server]) -> v1::StatusCounts {
+        let mut by_state = BTreeMap::<i32, u32>::new();
+        for server in servers {
+            let state = convert::connection_state(server.live().status.state);
+            *by_state.entry(state.into()).or_default() += 1;
+        }
+        let load = self.operation.load();
+        let (apps, subscribers) = self.shared.apps.count();
+        v1::StatusCounts {
+            servers: by_state
+                .into_iter()
+                .map(|(state, count)| v1::ServersInState { state, count })
+                .collect(),
+            apps: count(apps),
+            rpcs: count(load.rpcs.count()),
+            calls_under_way: count(load.calls.count()),
+            calls_resting: count(self.shared.calls.resting()),
+            questions_pending: count(self.shared.inputs.waiting()),
+            subscribers: count(subscribers),
+        }
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn text(path: Option<&std::path::Path>) -> String {
+    path.map_or_else(String::new, |path| path.display().to_string())
+}
+
+/// One that cannot be used, with the sentence that says why.
+fn not_ready(server: &Server) -> Option<v1::ServerNotReady> {
+    let status = server.live().status;
+    if status.state == ConnectionState::Ready {
+        return None;
+    }
+    let key = &server.record.key;
+    Some(v1::ServerNotReady {
+        namespace: key.namespace.to_string(),
+        server_id: key.id.to_string(),
+        name: server.record.spec.name.clone(),
+        state: convert::connection_state(status.state).into(),
+        state_time: Some(convert::timestamp(status.since)),
+        explanation: explain(key, &status, Clock.wall()),
+        reason: status
+            .last_failure
+            .as_ref()
+            .map_or_else(String::new, |failure| failure.reason.clone()),
+        next_retry_time: status.next_retry.map(convert::timestamp),
+    })
+}
+
+fn app(app: App) -> v1::ConnectedApp {
+    let caller = app.connection.caller();
+    v1::ConnectedApp {
+        connection_id: app.connection.id(),
+        uid: caller.uid,
+        gid: caller.gid,
+        pid: caller.pid.unwrap_or_default(),
+        program: app.program,
+        executable: app.executable,
+        connect_time: Some(convert::timestamp(app.since)),
+        rpcs_under_way: count(app.rpcs.count()),
+        follows: app.follows.into_values().map(followed).collect(),
+        socket: match app.via {
+            Via::App => v1::AppSocket::App,
+            Via::Admin => v1::AppSocket::Admin,
+        }
+        .into(),
+    }
+}
+
+fn followed(following: Following) -> v1::FollowedUpdates {
+    let names = following.namespaces.into_iter();
+    v1::FollowedUpdates {
+        namespaces: names.map(|name| name.to_string()).collect(),
+        can_answer: following.can_answer.map(|can| v1::CanAnswer {
+            elicitation_form: can.elicitation_form,
+            elicitation_url: can.elicitation_url,
+            sampling: can.sampling,
+            sampling_tools: can.sampling_tools,
+            sampling_context: can.sampling_context,
+            approval: can.approval,
+        }),
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn get_status(
+        &self,
+        request: Request<v1::GetStatusRequest>,
+    ) -> Result<Response<v1::GetStatusResponse>, Status> {
+        self.permit(&request)?;
+        let servers = self.shared.registry.all();
+        let mut unready: Vec<_> = servers.iter().filter_map(not_ready).collect();
+        let omitted = unready.len().saturating_sub(MOST_SERVERS);
+        unready.truncate(MOST_SERVERS);
+        let operation = &self.operation;
+        let places = operation.places();
+        let (log_filter, until) = operation.log_filter();
+        Ok(Response::new(v1::GetStatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            start_time: Some(convert::timestamp(operation.started())),
+            uptime: Some(convert::duration(operation.uptime())),
+            app_socket: text(places.app_socket.as_deref()),
+            admin_socket: text(places.admin_socket.as_deref()),
+            data_dir: text(Some(&places.data_dir)),
+            draining: operation.is_draining(),
+            log_filter,
+            log_filter_until: until.map(convert::timestamp),
+            counts: Some(self.counts(&servers)),
+            not_ready: unready,
+            not_ready_omitted: count(omitted),
+            config_file: String::new(),
+            config_time: None,
+        }))
+    }
+
+    async fn list_apps(
+        &self,
+        request: Request<v1::ListAppsRequest>,
+    ) -> Result<Response<v1::ListAppsResponse>, Status> {
+        self.permit(&request)?;
+        let (all, _) = self.shared.apps.count();
+        let apps = self.shared.apps.list(MOST_APPS);
+        Ok(Response::new(v1::ListAppsResponse {
+            omitted: count(all.saturating_sub(MOST_APPS)),
+            apps: apps.into_iter().map(app).collect(),
+        }))
+    }
+
+    async fn set_log_filter(
+        &self,
+        request: Request<v1::SetLogFilterRequest>,
+    ) -> Result<Response<v1::SetLogFilterResponse>, Status> {
+        self.permit(&request)?;
+        let request = request.into_inner();
+        let time = spec::duration(request.duration, "duration")?;
+        let (previous_filter, _) = self.operation.log_filter();
+        self.operation.set_log_filter(&request.filter, time)?;
+        let (filter, until) = self.operation.log_filter();
+        Ok(Response::new(v1::SetLogFilterResponse {
+            previous_filter,
+            filter,
+            until: until.map(convert::timestamp),
+        }))
+    }
+
+    async fn reload_config(
+        &self,
+        request: Request<v1::ReloadConfigRequest>,
+    ) -> Result<Response<v1::ReloadConfigResponse>, Status> {
+        self.permit(&request)?;
+        Err(Status::unimplemented("ReloadConfig"))
+    }
+
+    async fn drain(
+        &self,
+        request: Request<v1::DrainRequest>,
+    ) -> Result<Response<v1::DrainResponse>, Status> {
+        self.permit(&request)?;
+        let already = self.operation.drain();
+        Ok(Response::new(v1::DrainResponse { already }))
+    }
+}
