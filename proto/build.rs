@@ -22,8 +22,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         out.join("mcpsidecar.v1.bin"),
         compiler.encode_file_descriptor_set(),
     )?;
+    // With names a message finds its descriptor, for example to be written as JSON.
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
     tonic_prost_build::configure()
         .bytes(".")
-        .compile_fds(compiler.file_descriptor_set())?;
+        .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

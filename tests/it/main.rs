@@ -34,6 +34,7 @@ mod bad_authorization;
 mod bad_input;
 mod calls;
 mod cancel;
+mod cli;
 mod clock;
 mod completions;
 mod crash;

@@ -19,6 +19,7 @@ pub mod audience;
 pub mod audit;
 pub mod calls;
 pub mod cgroup;
+pub mod cli;
 pub mod clients;
 pub mod conformance;
 pub mod daemon;

@@ -25,7 +25,7 @@ pub enum Error {
         tried: Vec<ConnectAttempt>,
     },
     /// The daemon refused or failed the request.
-    #[error("{}", status_text(*.code, .reason, .message, .field.as_deref()))]
+    #[error("{}", status_text(*.code, .reason, .message, .violations))]
     #[non_exhaustive]
     Status {
         /// The gRPC code.
@@ -34,8 +34,8 @@ pub enum Error {
         reason: Reason,
         /// What is wrong, for people.
         message: String,
-        /// Path of the offending field in the request message.
-        field: Option<String>,
+        /// Everything that is wrong with the request, field by field.
+        violations: Vec<Violation>,
         /// Facts for programs, for example `jsonrpc_code`.
         metadata: BTreeMap<String, String>,
         /// When another attempt makes sense.
@@ -56,7 +56,41 @@ pub enum Error {
     Contract(&'static str),
 }
 
+/// Something that is wrong with a field of a request (`google.rpc.BadRequest.FieldViolation`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Violation {
+    /// Path of the field, for example `content_json.age`.
+    pub field: String,
+    /// What is wrong; it follows the field's name in a sentence.
+    pub description: String,
+}
+
+impl Violation {
+    pub(crate) fn of(field: &str, description: &str) -> Self {
+        Self {
+            field: field.to_owned(),
+            description: description.to_owned(),
+        }
+    }
+}
+
 impl Error {
+    /// Everything that is wrong with the request, field by field, as far as the daemon said.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        match self {
+            Self::Status { violations, .. } => violations,
+            _ => &[],
+        }
+    }
+
+    /// Path of the first offending field in the request message.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        self.violations().first().map(|wrong| &*wrong.field)
+    }
+
     /// Whether the same request may be sent again with a chance to succeed and without the risk that it is carried
     /// out twice. See [`Error::retry_after`] for the delay.
     #[must_use]
@@ -118,7 +152,7 @@ impl From<Status> for Error {
                     code: Code::DeadlineExceeded,
                     reason: Reason::DEADLINE_EXCEEDED,
                     message: "the deadline of the request is over".to_owned(),
-                    field: None,
+                    violations: Vec::new(),
                     metadata: BTreeMap::new(),
                     retry_after: None,
                 };
@@ -138,14 +172,18 @@ impl From<Status> for Error {
                 )
             },
         );
+        let bad_request = details.bad_request();
+        let violations = bad_request.map_or_else(Vec::new, |bad| {
+            let violations = bad.field_violations.iter();
+            violations
+                .map(|wrong| Violation::of(&wrong.field, &wrong.description))
+                .collect()
+        });
         Self::Status {
             code: status.code(),
             reason,
             message: status.message().to_owned(),
-            field: details
-                .bad_request()
-                .and_then(|bad| bad.field_violations.first())
-                .map(|violation| violation.field.clone()),
+            violations,
             metadata,
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
         }
@@ -180,7 +218,7 @@ impl fmt::Display for Tried<'_> {
     }
 }
 
-fn status_text(code: Code, reason: &Reason, message: &str, field: Option<&str>) -> String {
+fn status_text(code: Code, reason: &Reason, message: &str, wrong: &[Violation]) -> String {
     let reason = match reason.as_str() {
         "" => format!("{code:?}"),
         reason => reason.to_owned(),
@@ -189,8 +227,8 @@ fn status_text(code: Code, reason: &Reason, message: &str, field: Option<&str>) 
         "" => code.description(),
         message => message,
     };
-    match field {
-        Some(field) => format!("{reason} in `{field}`: {message}"),
+    match wrong.first() {
+        Some(Violation { field, .. }) => format!("{reason} in `{field}`: {message}"),
         None => format!("{reason}: {message}"),
     }
 }
@@ -240,6 +278,16 @@ reasons! {
     SERVER_ID_TAKEN;
     /// The MCP server wants the user to sign in.
     SIGN_IN_REQUIRED;
+    /// No such sign-in, or its end is long past.
+    SIGN_IN_NOT_FOUND;
+    /// The authorization server refused, or what it said is not acceptable.
+    SIGN_IN_FAILED;
+    /// The configured credentials were refused, or there are none and no user can give any.
+    CREDENTIALS_REFUSED;
+    /// The user has signed in, and the authorization server did not grant what the MCP server wants.
+    SCOPE_NOT_GRANTED;
+    /// The authorization server cannot be reached now.
+    AUTHORIZATION_UNAVAILABLE;
     /// The server is disconnected on purpose.
     NOT_CONNECTED;
     /// The server does not offer what was asked for.
@@ -332,6 +380,7 @@ mod tests {
                 HashMap::from([("value".to_owned(), "ftp://x".to_owned())]),
             )
             .add_bad_request_violation("spec.http.url", "not http")
+            .add_bad_request_violation("spec.name", "is missing")
             .set_retry_info(Some(Duration::from_millis(1500)));
         let status = Status::with_error_details(Code::InvalidArgument, "use http:", details);
         let error = Error::from(status);
@@ -340,11 +389,17 @@ mod tests {
             "INVALID_FIELD in `spec.http.url`: use http:"
         );
         assert!(!error.is_retryable());
+        assert_eq!(error.field(), Some("spec.http.url"));
+        let wrong = error.violations().iter();
+        let wrong: Vec<_> = wrong.map(|one| (&*one.field, &*one.description)).collect();
+        assert_eq!(
+            wrong,
+            [("spec.http.url", "not http"), ("spec.name", "is missing")]
+        );
         assert_eq!(error.retry_after(), Some(Duration::from_millis(1500)));
         let Error::Status {
             code,
             reason,
-            field,
             metadata,
             ..
         } = error
@@ -353,7 +408,6 @@ mod tests {
         };
         assert_eq!(code, Code::InvalidArgument);
         assert_eq!(reason, Reason::INVALID_FIELD);
-        assert_eq!(field.as_deref(), Some("spec.http.url"));
         assert_eq!(metadata["value"], "ftp://x");
     }
 

@@ -24,7 +24,10 @@
 //! - it finds the daemon's socket and waits, for a bounded time, until the daemon answers ([`Builder`]);
 //! - it fills in the namespace and the deadline, and walks through pages ([`Client`]);
 //! - errors carry the daemon's reason code and facts ([`Error`], [`Reason`]);
-//! - updates go on by themselves after a lost connection or a restart of the daemon ([`Updates`]).
+//! - updates go on by themselves after a lost connection or a restart of the daemon ([`Updates`]);
+//! - questions of servers are answered by callbacks ([`QuestionHandlers`]);
+//! - tools take the shapes of the APIs of language models, and the models' calls find the way back ([`ModelApi`]);
+//! - with the feature `json`, messages are written and read in the contract's JSON mapping (`Json`, `from_json`).
 //!
 //! The messages are those of the contract, re-exported as [`proto`]; their comments are the reference. The generated
 //! clients stay reachable, for example with [`Client::tools`].
@@ -33,18 +36,34 @@ mod calls;
 mod client;
 mod connect;
 mod error;
+mod handlers;
+#[cfg(feature = "json")]
+mod json;
 mod listing;
+mod models;
+mod prompts;
+mod questions;
 mod requests;
+mod resources;
 mod sampling;
+mod servers;
+mod sign_in;
+mod tools;
 mod updates;
 
 pub use calls::{CallEvent, CallStream};
 pub use client::Client;
 pub use connect::{Builder, ConnectAttempt, SOCKET_ENV, socket_candidates};
-pub use error::{Error, Reason, Result};
+pub use error::{Error, Reason, Result, Violation};
+pub use handlers::{Answer, Question, QuestionHandlers, SamplingAnswer};
+#[cfg(feature = "json")]
+pub use json::{Json, from_json};
 pub use listing::Listing;
 pub use mcp_sidecar_proto::v1 as proto;
+pub use models::{ModelApi, ModelToolCall};
 pub use requests::{Arguments, http_server, model_tool_call, stdio_server, tool_call};
+pub use resources::{ResourceChange, ResourceChanges};
+pub use sign_in::open_browser;
 pub use updates::{ResetCause, Update, UpdateEvent, UpdateFilter, Updates};
 
 /// The largest message in either direction: 72 MiB, the daemon's own limit (`limits.grpc_message_bytes`).

@@ -17,11 +17,25 @@ impl Client {
     ///
     /// See [`Client`].
     pub async fn list_sampling_requests(&self) -> Result<Vec<SamplingRequest>> {
+        self.list_sampling_requests_with(ListSamplingRequestsRequest::default())
+            .await
+    }
+
+    /// The requests that match the filters, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// See [`Client`].
+    pub async fn list_sampling_requests_with(
+        &self,
+        mut request: ListSamplingRequestsRequest,
+    ) -> Result<Vec<SamplingRequest>> {
+        self.fill(&mut request.namespace);
+        let request = &request;
         let listing = all_pages(|page_token| async move {
             let request = self.request(ListSamplingRequestsRequest {
-                namespace: self.namespace().to_owned(),
                 page_token,
-                ..Default::default()
+                ..request.clone()
             });
             let answer = self.sampling().list_sampling_requests(request).await?;
             let answer = answer.into_inner();
