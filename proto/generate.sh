@@ -9,6 +9,9 @@ readonly TOOLS="$PWD/target/tools"
 readonly TS_PROTO_VERSION=2.18.0
 readonly PROTOC_GEN_GO_VERSION=v1.36.12
 readonly PROTOC_GEN_GO_GRPC_VERSION=v1.6.2
+# Of an earlier protobuf, because the code that it makes runs with every later one.
+readonly GRPCIO_TOOLS_VERSION=1.76.0
+readonly MYPY_PROTOBUF_VERSION=5.1.0
 readonly GO_MODULE=github.com/mcp-sidecar/mcp-sidecar/client-sdk/go
 BUF_VERSION="$(sed -n 's/^readonly BUF_VERSION=//p' .ci/run)"
 VERSION="$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)"
@@ -39,6 +42,30 @@ go_generator() {
     GOBIN="$dir" GOFLAGS= go install "$1@$2" >&2
   fi
   echo "$dir/$3"
+}
+
+# The messages get a package and file names of their own: Python has one pool of descriptors for a whole process, in which the
+# contract may be for a second time, with stubs of an app. On the wire nothing has these names but the paths of the RPCs.
+generate_python() {
+  local sdk=client-sdk/python venv="$TOOLS/python-$GRPCIO_TOOLS_VERSION-$MYPY_PROTOBUF_VERSION"
+  local out=$sdk/src/mcp_sidecar/_generated protos="$PWD/target/generate/python"
+  if [[ ! -e "$venv/.complete" ]]; then
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check \
+      "grpcio-tools==$GRPCIO_TOOLS_VERSION" "mypy-protobuf==$MYPY_PROTOBUF_VERSION" 'protobuf<7'
+    touch "$venv/.complete"
+  fi
+  rm -rf "$out" "$protos"
+  mkdir -p "$out" "$protos/mcp_sidecar/_generated"
+  local file
+  for file in proto/mcpsidecar/v1/*.proto $sdk/proto/*.proto; do
+    sed -e 's/^package .*;/package mcp_sidecar_client;/' -e 's|^import "mcpsidecar/v1/|import "mcp_sidecar/_generated/|' \
+      "$file" >"$protos/mcp_sidecar/_generated/$(basename "$file")"
+  done
+  (cd "$protos" && PATH="$venv/bin:$PATH" "$venv/bin/python" -m grpc_tools.protoc -I. \
+    --python_out="$OLDPWD/$sdk/src" --mypy_out=quiet:"$OLDPWD/$sdk/src" mcp_sidecar/_generated/*.proto)
+  "$venv/bin/python" "$sdk/proto/exports.py" "$sdk/src" "$VERSION"
 }
 
 generate_typescript() {
