@@ -34,12 +34,14 @@ mod place;
 pub mod proxy;
 pub mod relay;
 mod reply;
+mod showcase;
 pub mod tls;
 
 pub use builder::Builder;
 use channel::Channel;
 use place::{Place, SOCKET, ServerTask};
 pub use reply::{Dropped, Reply, SseWriter, Step, Write, body, stream};
+pub use showcase::showcase;
 use reply::{Pending, Wire, play};
 
 /// Newest version of the modern era.

@@ -1,0 +1,2 @@
+# Written by proto/generate.sh.
+"""Code that protoc makes from the contract."""
