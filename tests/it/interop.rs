@@ -50,8 +50,13 @@ async fn play(app: impl AsyncFn() -> Command) {
     daemon.kill9().await;
     daemon.restart().await;
     let other = daemon.clients().await;
-    other.add("between", http_spec("Between", &fake.url())).await.unwrap();
-    let heard = app.until("it goes on", |line| line == "resumed between").await;
+    other
+        .add("between", http_spec("Between", &fake.url()))
+        .await
+        .unwrap();
+    let heard = app
+        .until("it goes on", |line| line == "resumed between")
+        .await;
     assert!(!heard.iter().any(|line| line == "snapshot"), "{heard:#?}");
 
     let heard = app.until("its end", |line| line == "done").await;
@@ -66,7 +71,10 @@ async fn play(app: impl AsyncFn() -> Command) {
 }
 
 async fn play_python(file: &str) {
-    need("the stories with stubs in Python", &[("python3", "--version")]);
+    need(
+        "the stories with stubs in Python",
+        &[("python3", "--version")],
+    );
     let stubs = tempfile::tempdir().unwrap();
     python_stubs(stubs.path()).await;
     let python = installed("pyinterop").await.join("bin/python");
@@ -93,7 +101,10 @@ async fn asyncio_python_stubs_are_enough() {
 
 #[tokio::test]
 async fn java_stubs_are_enough() {
-    need("the story with stubs in Java", &[("java", "-version"), ("mvn", "-version")]);
+    need(
+        "the story with stubs in Java",
+        &[("java", "-version"), ("mvn", "-version")],
+    );
     let classes = java::classes().await;
     play(async || {
         let mut command = Command::new("java");

@@ -72,9 +72,14 @@ async fn the_examples_of_the_python_readme_run() {
     ];
     assert_eq!(examples.len(), said.len(), "each example is known here");
     for (example, said) in examples.iter().zip(said) {
-        let output = succeed(scene.command().args(["-c", example])).await.replace("Demo asks", "demo asks");
+        let output = succeed(scene.command().args(["-c", example]))
+            .await
+            .replace("Demo asks", "demo asks");
         for line in *said {
-            assert!(output.contains(line), "`{line}` is not in:\n{output}\nof:\n{example}");
+            assert!(
+                output.contains(line),
+                "`{line}` is not in:\n{output}\nof:\n{example}"
+            );
         }
     }
 }
@@ -96,27 +101,51 @@ async fn python_updates_go_on_over_restarts_of_the_daemon_and_of_the_app() {
     let ready = |id: &'static str| {
         move |line: &str| line.contains(&format!("\"server\": \"{id}\"")) && line.contains("_READY")
     };
-    let mut heard = app.until("the snapshot", |line| line.contains("snapshot")).await;
+    let mut heard = app
+        .until("the snapshot", |line| line.contains("snapshot"))
+        .await;
     assert!(heard.iter().any(|line| ready("before")(line)), "{heard:#?}");
 
     scene.daemon.kill9().await;
     scene.daemon.restart().await;
     scene.add("between").await;
-    heard = app.until("what came after the restart", ready("between")).await;
-    assert!(!heard.iter().any(|line| line.contains("reset") || line.contains("snapshot")), "{heard:#?}");
+    heard = app
+        .until("what came after the restart", ready("between"))
+        .await;
+    assert!(
+        !heard
+            .iter()
+            .any(|line| line.contains("reset") || line.contains("snapshot")),
+        "{heard:#?}"
+    );
     let last: Value = serde_json::from_str(heard.last().unwrap()).unwrap();
     drop(app);
 
     scene.add("meanwhile").await;
     scene.daemon.restart().await;
-    let mut app = Talker::start(scene.example("follow.py").arg(last["token"].as_str().unwrap()));
-    heard = app.until("what came while it was away", ready("meanwhile")).await;
-    assert!(!heard.iter().any(|line| line.contains("reset") || line.contains("snapshot")), "{heard:#?}");
+    let mut app = Talker::start(
+        scene
+            .example("follow.py")
+            .arg(last["token"].as_str().unwrap()),
+    );
+    heard = app
+        .until("what came while it was away", ready("meanwhile"))
+        .await;
+    assert!(
+        !heard
+            .iter()
+            .any(|line| line.contains("reset") || line.contains("snapshot")),
+        "{heard:#?}"
+    );
     drop(app);
 
     // A token of another database is visible as such, and then everything comes anew.
     let mut app = Talker::start(scene.example("follow.py").arg("nonsense"));
-    heard = app.until("the end", |line| line.contains("snapshot") || line.contains("INVALID")).await;
+    heard = app
+        .until("the end", |line| {
+            line.contains("snapshot") || line.contains("INVALID")
+        })
+        .await;
     assert!(heard[0].contains("token expired"), "{heard:#?}");
 }
 
@@ -128,7 +157,11 @@ async fn a_python_app_answers_questions_on_the_terminal() {
     let (success, said, errors) = run(command.args(["demo", "ask"]), "Ada\n36\n", PATIENCE).await;
     assert!(success, "{said}\n{errors}");
     assert!(said.contains("demo asks: Who are you?"), "{said}");
-    assert!(said.contains("accept: {\"age\":36,\"name\":\"Ada\"}") || said.contains("accept: {\"name\":\"Ada\",\"age\":36}"), "{said}");
+    assert!(
+        said.contains("accept: {\"age\":36,\"name\":\"Ada\"}")
+            || said.contains("accept: {\"name\":\"Ada\",\"age\":36}"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -145,7 +178,10 @@ async fn the_python_client_keeps_its_promises() {
 
 #[tokio::test]
 async fn the_python_client_and_its_examples_are_strictly_typed() {
-    need("the types of the Python client", &[("python3", "--version")]);
+    need(
+        "the types of the Python client",
+        &[("python3", "--version")],
+    );
     let checker = installed("pycheck").await;
     let cache = tempfile::tempdir().unwrap();
     let mut command = Command::new(checker.join("bin/mypy"));

@@ -13,8 +13,11 @@ use mcp_sidecar_tests::v1::{CallState, ElicitationState};
 
 use crate::questions::{Way, asking, with_forms};
 
+/// Where the package puts the configuration.
+const CONFIG: &str = "/etc/mcp-sidecar/config.toml";
 const SERVICE: &str = "mcp-sidecard.service";
 const SOCKET: &str = "mcp-sidecard.socket";
+const ADMIN_SOCKET: &str = "mcp-sidecard-admin.socket";
 /// Where systemd-analyze puts the exposure of a service at most, in tenths.
 const EXPOSURE: &str = "20";
 
@@ -138,7 +141,7 @@ async fn d4_the_units_are_sound_and_hardened() {
     let Some(host) = Host::with("").await else {
         return;
     };
-    let verify = ["verify", SERVICE, SOCKET];
+    let verify = ["verify", SERVICE, SOCKET, ADMIN_SOCKET];
     let output = host.systemd.run("systemd-analyze", &verify).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
@@ -160,7 +163,7 @@ async fn d4_the_units_are_sound_and_hardened() {
     );
     // Those of a user are hardly hardened, on purpose, but sound.
     let user = workspace_dir().join("systemd/user");
-    for unit in [SERVICE, SOCKET] {
+    for unit in [SERVICE, SOCKET, ADMIN_SOCKET] {
         copy(&user.join(unit), &host.systemd.shared().join(unit));
     }
     host.systemd
@@ -178,6 +181,7 @@ async fn d4_the_units_are_sound_and_hardened() {
         "--user",
         "/srv/mcp-sidecard.service",
         "/srv/mcp-sidecard.socket",
+        "/srv/mcp-sidecard-admin.socket",
     ];
     let output = host.systemd.run("systemd-analyze", &verify).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -214,10 +218,8 @@ async fn d4_the_key_may_be_a_credential_that_only_this_machine_can_read() {
     let make =
         format!("head -c 32 /dev/urandom | systemd-creds encrypt --name=vault-key - {credential}");
     host.systemd.done("sh", &["-c", &make]).await;
-    host.systemd.write(
-        "/etc/mcp-sidecar/config.toml",
-        "[vault]\nbackend = \"credential\"\n",
-    );
+    host.systemd
+        .write(CONFIG, "[vault]\nbackend = \"credential\"\n");
     host.systemd
         .done("rm", &["-rf", "/var/lib/mcp-sidecar"])
         .await;
@@ -317,10 +319,7 @@ async fn d4_fifty_busy_servers_are_stopped_within_the_time_out() {
     let Some(host) = Host::with("").await else {
         return;
     };
-    host.systemd.write(
-        "/etc/mcp-sidecar/config.toml",
-        "[timeouts]\ndrain = \"2s\"\n",
-    );
+    host.systemd.write(CONFIG, "[timeouts]\ndrain = \"2s\"\n");
     host.systemctl("restart").await;
     let app = host.clients().await;
     let ids: Vec<_> = (0..50).map(|n| format!("demo-{n}")).collect();
@@ -361,5 +360,59 @@ async fn d4_fifty_busy_servers_are_stopped_within_the_time_out() {
         Some(1),
         "{}",
         String::from_utf8_lossy(&left.stdout)
+    );
+}
+
+#[tokio::test]
+async fn d4_a_reload_applies_the_configuration_and_leaves_alone_what_is_unchanged() {
+    let Some(host) = Host::with("").await else {
+        return;
+    };
+    host.is_active().await;
+    let declare = |ids: &[&str]| {
+        let tables = ids.iter().map(|id| {
+            let program = "command = \"/usr/bin/demo-server\"\nargs = [\"stdio\"]";
+            format!("[[servers]]\nid = \"{id}\"\n{program}\n")
+        });
+        let text: String = tables.collect();
+        host.systemd.write(CONFIG, &text);
+    };
+    let app = host.clients().await;
+    let comes = async |id: &str| {
+        eventually(id, PATIENCE, async || app.get(id).await.ok()).await;
+        app.wait_for(id, ConnectionState::Ready).await;
+    };
+    declare(&["one"]);
+    host.systemctl("reload").await;
+    comes("one").await;
+    let process = host.systemd.done("pgrep", &["demo-server"]).await;
+    let daemon = host.main_pid().await;
+    declare(&["one", "two"]);
+    host.systemctl("reload").await;
+    comes("two").await;
+    let after = host.systemd.done("pgrep", &["demo-server"]).await;
+    assert!(after.lines().any(|pid| pid == process.trim()), "{after}");
+    assert_eq!(host.main_pid().await, daemon);
+
+    // A wrong file changes nothing.
+    host.systemd.write(CONFIG, "[limits]\nserver = 5\n");
+    host.systemctl("reload").await;
+    let log = host.systemd.shared().join("daemon.log");
+    eventually("the refusal in the log", PATIENCE, async || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        log.contains("limits.server").then_some(())
+    })
+    .await;
+    let sum = app.call_tool("two", "add", r#"{"a":2,"b":3}"#).await;
+    assert!(!sum.unwrap().is_error);
+
+    // The operator's socket is systemd's as well.
+    let socket = host.systemd.outside("/run/mcp-sidecar/admin.sock");
+    let operator = Clients::connect(&socket).await;
+    let mut admin = v1::admin_service_client::AdminServiceClient::new(operator.channel());
+    let status = admin.get_status(v1::GetStatusRequest::default()).await;
+    assert!(
+        status.unwrap().into_inner().not_ready.is_empty(),
+        "all are READY"
     );
 }

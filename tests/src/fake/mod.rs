@@ -41,8 +41,8 @@ pub use builder::Builder;
 use channel::Channel;
 use place::{Place, SOCKET, ServerTask};
 pub use reply::{Dropped, Reply, SseWriter, Step, Write, body, stream};
-pub use showcase::showcase;
 use reply::{Pending, Wire, play};
+pub use showcase::showcase;
 
 /// Newest version of the modern era.
 pub const MODERN: &str = "2026-07-28";

@@ -9,7 +9,9 @@ use super::{FakeMcp, Reply, Step, tool};
 pub async fn showcase() -> FakeMcp {
     let names = ["add", "slow", "ask", "broken", "picture", "hang"];
     let builder = FakeMcp::modern();
-    let builder = names.iter().fold(builder, |builder, name| builder.tool(tool(name)));
+    let builder = names
+        .iter()
+        .fold(builder, |builder, name| builder.tool(tool(name)));
     let fake = builder.start().await;
     fake.reply("tools/call", |seen| {
         let done = |mut result: Value| {

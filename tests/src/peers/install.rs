@@ -83,7 +83,11 @@ pub const SETS: &[Set] = &[
     Set {
         name: "pyinterop",
         source: Source::Pip,
-        packages: &["grpcio==1.85.1", "grpcio-tools==1.85.1", "grpcio-status==1.85.1"],
+        packages: &[
+            "grpcio==1.85.1",
+            "grpcio-tools==1.85.1",
+            "grpcio-status==1.85.1",
+        ],
     },
     Set {
         name: "pywheels",
@@ -138,7 +142,11 @@ pub fn install(name: &str) -> PathBuf {
 }
 
 /// Makes a directory once for a name and a version, whatever the number of test processes, and returns it.
-pub(super) fn once(name: &str, version: u64, fill: impl Fn(&Path) -> Result<(), String>) -> PathBuf {
+pub(super) fn once(
+    name: &str,
+    version: u64,
+    fill: impl Fn(&Path) -> Result<(), String>,
+) -> PathBuf {
     let peers = target_dir().join("peers");
     std::fs::create_dir_all(&peers).expect("make the directory of the peers");
     let dir = peers.join(format!("{name}-{:012x}", version >> 16));
@@ -193,7 +201,13 @@ fn fill(set: &Set, dir: &Path) -> Result<(), String> {
                 .args(set.packages))
         }
         Source::Wheels => {
-            let pip = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check"];
+            let pip = [
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+            ];
             let only = ["--only-binary=:all:", "--dest"];
             run(Command::new("python3")
                 .args(pip)

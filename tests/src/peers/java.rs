@@ -12,12 +12,19 @@ use crate::process::{target_dir, workspace_dir};
 pub async fn classes() -> OsString {
     let made = tokio::task::spawn_blocking(|| {
         let mut version = DefaultHasher::new();
-        for directory in ["tests/interop/java", "tests/interop/java/src/main/java", "proto/mcpsidecar/v1"] {
-            let files = std::fs::read_dir(workspace_dir().join(directory)).expect("a directory of sources");
+        for directory in [
+            "tests/interop/java",
+            "tests/interop/java/src/main/java",
+            "proto/mcpsidecar/v1",
+        ] {
+            let files =
+                std::fs::read_dir(workspace_dir().join(directory)).expect("a directory of sources");
             let mut files: Vec<_> = files.flatten().map(|file| file.path()).collect();
             files.sort();
             for file in files.iter().filter(|file| file.is_file()) {
-                std::fs::read(file).expect("read a source").hash(&mut version);
+                std::fs::read(file)
+                    .expect("read a source")
+                    .hash(&mut version);
             }
         }
         once("javaapp", version.finish(), make)

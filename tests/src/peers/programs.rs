@@ -14,7 +14,10 @@ use crate::wait::within;
 pub fn need(story: &str, programs: &[(&str, &str)]) {
     for (program, flag) in programs {
         let mut command = std::process::Command::new(program);
-        let quiet = command.arg(flag).stdout(Stdio::null()).stderr(Stdio::null());
+        let quiet = command
+            .arg(flag)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         match quiet.status() {
             Ok(status) if status.success() => {}
             other => panic!("{story} needs `{program}`, but `{program} {flag}` gives {other:?}"),
@@ -24,7 +27,8 @@ pub fn need(story: &str, programs: &[(&str, &str)]) {
 
 /// The fenced blocks of a language in a Markdown file, in order.
 pub fn blocks(file: &Path, language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(file).unwrap_or_else(|cause| panic!("{}: {cause}", file.display()));
+    let text =
+        std::fs::read_to_string(file).unwrap_or_else(|cause| panic!("{}: {cause}", file.display()));
     let mut blocks = Vec::new();
     let mut open: Option<(bool, String)> = None;
     for line in text.lines() {
@@ -45,7 +49,10 @@ pub fn blocks(file: &Path, language: &str) -> Vec<String> {
 /// Runs a program with this input to its end, within a bound: whether it succeeded, and what it wrote to its standard
 /// output and error.
 pub async fn run(command: &mut Command, input: &str, bound: Duration) -> (bool, String, String) {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command
         .kill_on_drop(true)
         .spawn()
@@ -58,7 +65,11 @@ pub async fn run(command: &mut Command, input: &str, bound: Duration) -> (bool, 
     let output = output.unwrap_or_else(|_| panic!("{command:?} has not ended after {bound:?}"));
     let output = output.expect("wait for a program");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    (output.status.success(), text(output.stdout), text(output.stderr))
+    (
+        output.status.success(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 /// Runs a program that has to succeed: what it wrote to its standard output.
@@ -79,7 +90,8 @@ impl Talker {
     /// Starts it.
     pub fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Group::spawn(command).unwrap_or_else(|cause| panic!("cannot start {command:?}: {cause}"));
+        let mut process = Group::spawn(command)
+            .unwrap_or_else(|cause| panic!("cannot start {command:?}: {cause}"));
         let input = process.take_stdin().expect("its input");
         let output = process.take_stdout().expect("its output");
         Self {
@@ -100,7 +112,11 @@ impl Talker {
         let mut heard = Vec::new();
         let search = async {
             loop {
-                let line = self.said.next_line().await.expect("read what the program says");
+                let line = self
+                    .said
+                    .next_line()
+                    .await
+                    .expect("read what the program says");
                 let line = line.unwrap_or_else(|| panic!("the program ended after {heard:#?}"));
                 heard.push(line);
                 if wanted(&heard[heard.len() - 1]) {

@@ -31,11 +31,21 @@ fn make(dir: &Path) -> Result<(), String> {
         .args([&dist, &sources()]))?;
     let files = std::fs::read_dir(&dist).map_err(|cause| cause.to_string())?;
     let wheel = files.flatten().map(|file| file.path());
-    let wheel = wheel.into_iter().find(|path| path.extension().is_some_and(|end| end == "whl"));
+    let wheel = wheel
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|end| end == "whl"));
     let wheel = wheel.ok_or("no wheel was built")?;
-    run(Command::new("python3").args(["-m", "venv"]).arg(dir.join("venv")))?;
+    run(Command::new("python3")
+        .args(["-m", "venv"])
+        .arg(dir.join("venv")))?;
     run(Command::new(dir.join("venv/bin/pip"))
-        .args(["install", "--quiet", "--disable-pip-version-check", "--no-index", "--find-links"])
+        .args([
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-index",
+            "--find-links",
+        ])
         .args([&wheels, &wheel]))
 }
 
@@ -48,7 +58,9 @@ fn hash(path: &Path, into: &mut DefaultHasher) {
             hash(&entry, into);
         } else if entry.is_file() {
             entry.hash(into);
-            std::fs::read(&entry).expect("read a file of the package").hash(into);
+            std::fs::read(&entry)
+                .expect("read a file of the package")
+                .hash(into);
         }
     }
 }
