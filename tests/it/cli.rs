@@ -2,6 +2,8 @@
 
 mod asking;
 mod calling;
+mod docs;
 mod hostile;
 mod managing;
+mod operating;
 mod signing_in;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use indicatif::ProgressBar;
-use mcp_sidecar_client::Client;
+use mcp_sidecar_client::{AdminClient, Builder, Client};
 
 use crate::exit::Outcome;
 use crate::out::{self, DIM, Format, styled};
@@ -28,6 +28,15 @@ pub(crate) struct Globals {
         hide_env_values = true
     )]
     pub(crate) socket: Option<std::path::PathBuf>,
+    /// The daemon's admin socket [default: the one beside its socket]
+    #[arg(
+        long,
+        global = true,
+        env = "MCP_SIDECAR_ADMIN_SOCKET",
+        value_name = "PATH",
+        hide_env_values = true
+    )]
+    pub(crate) admin_socket: Option<std::path::PathBuf>,
     /// The namespace [default: `default`]
     #[arg(
         long,
@@ -90,6 +99,17 @@ impl App {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
         }
+        let client = self.builder().connect().await?;
+        Ok(self.client.get_or_init(|| client).clone())
+    }
+
+    /// A client of the admin socket.
+    pub(crate) async fn operator(&self) -> Outcome<AdminClient> {
+        let path = self.globals.admin_socket.clone();
+        Ok(self.builder().connect_admin(path).await?)
+    }
+
+    fn builder(&self) -> Builder {
         let mut builder = Client::builder().connect_timeout(CONNECT_TIMEOUT);
         if let Some(socket) = &self.globals.socket {
             builder = builder.socket(socket);
@@ -100,8 +120,7 @@ impl App {
         if let Some(timeout) = self.globals.timeout {
             builder = builder.deadline(timeout);
         }
-        let client = builder.connect().await?;
-        Ok(self.client.get_or_init(|| client).clone())
+        builder
     }
 
     /// Tells people something beside the result, unless they want it quiet. The text is harmless already.

@@ -10,11 +10,15 @@ use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
+use crate::admin::{AdminClient, admin_socket};
 use crate::client::Client;
 use crate::error::{Error, Result};
 
 /// The environment variable that names the socket.
 pub const SOCKET_ENV: &str = "MCP_SIDECAR_SOCKET";
+
+/// The environment variable that names the admin socket.
+pub const ADMIN_SOCKET_ENV: &str = "MCP_SIDECAR_ADMIN_SOCKET";
 
 const FIRST_DELAY: Duration = Duration::from_millis(20);
 const MAX_DELAY: Duration = Duration::from_millis(500);
@@ -112,6 +116,28 @@ impl Builder {
             .map_or_else(socket_candidates, |path| vec![path]);
         let path = find(paths, self.connect_timeout).await?;
         Ok(Client::new(channel(path), self.namespace, self.deadline))
+    }
+}
+
+impl Builder {
+    /// Connects to the daemon's admin socket: `path` if one is given, else `$MCP_SIDECAR_ADMIN_SOCKET`, else the one that
+    /// belongs to the socket for apps ([`admin_socket`]). The namespace has no meaning there.
+    ///
+    /// # Errors
+    ///
+    /// See [`Builder::connect`].
+    pub async fn connect_admin(self, path: Option<PathBuf>) -> Result<AdminClient> {
+        let named = std::env::var_os(ADMIN_SOCKET_ENV).filter(|path| !path.is_empty());
+        let paths = match (path.or(named.map(PathBuf::from)), self.socket) {
+            (Some(path), _) => vec![path],
+            (None, Some(socket)) => vec![admin_socket(&socket)],
+            (None, None) => socket_candidates()
+                .iter()
+                .map(|socket| admin_socket(socket))
+                .collect(),
+        };
+        let path = find(paths, self.connect_timeout).await?;
+        Ok(AdminClient::new(channel(path), self.deadline))
     }
 }
 

@@ -32,6 +32,7 @@
 //! The messages are those of the contract, re-exported as [`proto`]; their comments are the reference. The generated
 //! clients stay reachable, for example with [`Client::tools`].
 
+mod admin;
 mod calls;
 mod client;
 mod connect;
@@ -51,9 +52,10 @@ mod sign_in;
 mod tools;
 mod updates;
 
+pub use admin::{AdminClient, admin_socket};
 pub use calls::{CallEvent, CallStream};
 pub use client::Client;
-pub use connect::{Builder, ConnectAttempt, SOCKET_ENV, socket_candidates};
+pub use connect::{ADMIN_SOCKET_ENV, Builder, ConnectAttempt, SOCKET_ENV, socket_candidates};
 pub use error::{Error, Reason, Result, Violation};
 pub use handlers::{Answer, Question, QuestionHandlers, SamplingAnswer};
 #[cfg(feature = "json")]

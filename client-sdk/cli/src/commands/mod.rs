@@ -1,5 +1,6 @@
 //! The command line, and what each command does.
 
+mod admin;
 mod auth;
 mod calls;
 mod prompts;
@@ -59,6 +60,16 @@ pub(crate) enum Command {
     Calls(calls::Calls),
     /// Follow everything that happens
     Watch(watch::Watch),
+    /// Tell how the daemon is, and why servers are not ready
+    Status,
+    /// List the connections of apps
+    Apps,
+    /// Set what the daemon logs
+    LogFilter(admin::LogFilter),
+    /// Have the daemon read its configuration again
+    Reload(admin::Reload),
+    /// Let the daemon stop, once what is under way has ended
+    Drain,
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -79,6 +90,11 @@ pub(crate) async fn run(command: Command, app: &App) -> Outcome {
         Command::Questions(command) => questions::run(command, app).await,
         Command::Calls(command) => calls::run(command, app).await,
         Command::Watch(command) => watch::run(command, app).await,
+        Command::Status => admin::status(app).await,
+        Command::Apps => admin::apps(app).await,
+        Command::LogFilter(command) => admin::log_filter(command, app).await,
+        Command::Reload(command) => admin::reload(command, app).await,
+        Command::Drain => admin::drain(app).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "mcp-sidecar", &mut script);
