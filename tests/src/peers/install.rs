@@ -14,6 +14,10 @@ pub enum Source {
     Npm,
     /// pip, into a virtual environment.
     Pip,
+    /// The Go module proxy: programs.
+    Go,
+    /// pip, as a directory of wheels from which environments are made later.
+    Wheels,
 }
 
 /// Packages that are installed together.
@@ -79,6 +83,41 @@ pub const SETS: &[Set] = &[
         packages: &["grpcio==1.85.1", "grpcio-tools==1.85.1"],
     },
     Set {
+        name: "grpcurl",
+        source: Source::Go,
+        packages: &["github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"],
+    },
+    Set {
+        name: "pyinterop",
+        source: Source::Pip,
+        packages: &[
+            "grpcio==1.85.1",
+            "grpcio-tools==1.85.1",
+            "grpcio-status==1.85.1",
+        ],
+    },
+    Set {
+        name: "pywheels",
+        source: Source::Wheels,
+        packages: &["grpcio==1.85.1", "protobuf==7.36.2"],
+    },
+    Set {
+        name: "pybuild",
+        source: Source::Pip,
+        packages: &["build==1.6.1", "hatchling==1.33.0"],
+    },
+    Set {
+        name: "pycheck",
+        source: Source::Pip,
+        packages: &[
+            "mypy==2.4.1",
+            "types-protobuf==7.35.1.20260906",
+            "types-grpcio==1.85.0.20261028",
+            "grpcio==1.85.1",
+            "protobuf==7.36.2",
+        ],
+    },
+    Set {
         name: "py1",
         source: Source::Pip,
         packages: &["mcp[cli]==1.30.0"],
@@ -106,9 +145,18 @@ pub fn install(name: &str) -> PathBuf {
     let set = set.unwrap_or_else(|| panic!("there is no set of peers named `{name}`"));
     let mut version = DefaultHasher::new();
     set.hash(&mut version);
+    once(name, version.finish(), |dir| fill(set, dir))
+}
+
+/// Makes a directory once for a name and a version, whatever the number of test processes, and returns it.
+pub(super) fn once(
+    name: &str,
+    version: u64,
+    fill: impl Fn(&Path) -> Result<(), String>,
+) -> PathBuf {
     let peers = target_dir().join("peers");
     std::fs::create_dir_all(&peers).expect("make the directory of the peers");
-    let dir = peers.join(format!("{name}-{:012x}", version.finish() >> 16));
+    let dir = peers.join(format!("{name}-{:012x}", version >> 16));
     let marker = dir.join(".complete");
     if marker.exists() {
         return dir;
@@ -125,7 +173,8 @@ pub fn install(name: &str) -> PathBuf {
         if dir.exists() {
             std::fs::remove_dir_all(&dir).expect("remove an incomplete set");
         }
-        match fill(set, &dir) {
+        std::fs::create_dir_all(&dir).expect("make the directory of the set");
+        match fill(&dir) {
             Ok(()) => drop(File::create(&marker).expect("mark the set as complete")),
             Err(cause) => problem = cause,
         }
@@ -141,7 +190,6 @@ pub async fn installed(name: &'static str) -> PathBuf {
 }
 
 fn fill(set: &Set, dir: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(dir).map_err(|cause| cause.to_string())?;
     match set.source {
         Source::Npm => {
             let package = dir.join("package.json");
@@ -159,10 +207,31 @@ fn fill(set: &Set, dir: &Path) -> Result<(), String> {
                 .args(pip)
                 .args(set.packages))
         }
+        Source::Go => run(Command::new("go")
+            .arg("install")
+            .args(set.packages)
+            .env("GOBIN", dir)
+            .env_remove("GOFLAGS")),
+        Source::Wheels => {
+            let pip = [
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+            ];
+            let only = ["--only-binary=:all:", "--dest"];
+            run(Command::new("python3")
+                .args(pip)
+                .args(only)
+                .arg(dir)
+                .args(set.packages))
+        }
     }
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
+/// Runs a command to its end; what it says on failure.
+pub(super) fn run(command: &mut Command) -> Result<(), String> {
     let output = command
         .output()
         .map_err(|cause| format!("{command:?}: {cause}"))?;

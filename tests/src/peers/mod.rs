@@ -7,6 +7,9 @@ pub mod apps;
 pub mod catalogue;
 pub mod chromium;
 pub mod install;
+pub mod java;
+pub mod programs;
+pub mod python_sdk;
 
 use std::net::SocketAddr;
 use std::process::Stdio;

@@ -1,0 +1,130 @@
+//! Programs in other languages: run to their end, or followed line by line while they run.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout, Command};
+
+use crate::process::Group;
+use crate::wait::within;
+
+/// Fails unless these programs can be started, and says which one cannot.
+pub fn need(story: &str, programs: &[(&str, &str)]) {
+    for (program, flag) in programs {
+        let mut command = std::process::Command::new(program);
+        let quiet = command
+            .arg(flag)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        match quiet.status() {
+            Ok(status) if status.success() => {}
+            other => panic!("{story} needs `{program}`, but `{program} {flag}` gives {other:?}"),
+        }
+    }
+}
+
+/// The fenced blocks of a language in a Markdown file, in order.
+pub fn blocks(file: &Path, language: &str) -> Vec<String> {
+    let text =
+        std::fs::read_to_string(file).unwrap_or_else(|cause| panic!("{}: {cause}", file.display()));
+    let mut blocks = Vec::new();
+    let mut open: Option<(bool, String)> = None;
+    for line in text.lines() {
+        if let Some(fence) = line.strip_prefix("```") {
+            match open.take() {
+                None => open = Some((fence == language, String::new())),
+                Some((true, block)) => blocks.push(block),
+                Some(_) => {}
+            }
+        } else if let Some((true, block)) = &mut open {
+            block.push_str(line);
+            block.push('\n');
+        }
+    }
+    blocks
+}
+
+/// Runs a program with this input to its end, within a bound: whether it succeeded, and what it wrote to its standard
+/// output and error.
+pub async fn run(command: &mut Command, input: &str, bound: Duration) -> (bool, String, String) {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap_or_else(|cause| panic!("cannot start {command:?}: {cause}"));
+    let mut stdin = child.stdin.take().expect("its input");
+    // A program that does not read its input may have ended already.
+    let _gone = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let output = tokio::time::timeout(bound, child.wait_with_output()).await;
+    let output = output.unwrap_or_else(|_| panic!("{command:?} has not ended after {bound:?}"));
+    let output = output.expect("wait for a program");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (
+        output.status.success(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// Runs a program that has to succeed: what it wrote to its standard output.
+pub async fn succeed(command: &mut Command) -> String {
+    let (success, said, errors) = run(command, "", Duration::from_secs(90)).await;
+    assert!(success, "{command:?} failed; it said:\n{said}\n{errors}");
+    said
+}
+
+/// A program that says what it sees, a line each.
+pub struct Talker {
+    _process: Group,
+    input: ChildStdin,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Talker {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Group::spawn(command)
+            .unwrap_or_else(|cause| panic!("cannot start {command:?}: {cause}"));
+        let input = process.take_stdin().expect("its input");
+        let output = process.take_stdout().expect("its output");
+        Self {
+            _process: process,
+            input,
+            said: BufReader::new(output).lines(),
+        }
+    }
+
+    /// Tells it a line.
+    pub async fn tell(&mut self, line: &str) {
+        let told = self.input.write_all(format!("{line}\n").as_bytes()).await;
+        told.expect("the program listens");
+    }
+
+    /// Reads on until it says a line that is looked for; returns all lines up to it.
+    pub async fn until(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut heard = Vec::new();
+        let search = async {
+            loop {
+                let line = self
+                    .said
+                    .next_line()
+                    .await
+                    .expect("read what the program says");
+                let line = line.unwrap_or_else(|| panic!("the program ended after {heard:#?}"));
+                heard.push(line);
+                if wanted(&heard[heard.len() - 1]) {
+                    return;
+                }
+            }
+        };
+        within(&format!("the program to say: {what}"), search).await;
+        heard
+    }
+}
