@@ -192,6 +192,11 @@ async def questions_stay_pending_where_a_handler_fails():
             assert isinstance(error, AlreadyResolved) or error.reason == "INVALID_FIELD", error
 
 
+async def no_calls(client):
+    while await client.list_calls():
+        await asyncio.sleep(0.01)
+
+
 async def what_is_cancelled_is_cancelled_at_the_server():
     client = await AsyncClient.connect()
     async with client, client.updates(kinds=[proto.UPDATE_KIND_CALL]) as updates:
@@ -200,9 +205,7 @@ async def what_is_cancelled_is_cancelled_at_the_server():
             await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        async with asyncio.timeout(10) if hasattr(asyncio, "timeout") else client:
-            while await client.list_calls():
-                await asyncio.sleep(0.01)
+        await asyncio.wait_for(no_calls(client), 10)
         # A wait for an update that is given up loses nothing.
         seen = []
         for _ in range(3):

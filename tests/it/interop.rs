@@ -6,7 +6,7 @@ use std::path::Path;
 use mcp_sidecar_tests::fake::showcase;
 use mcp_sidecar_tests::peers::install::installed;
 use mcp_sidecar_tests::peers::java;
-use mcp_sidecar_tests::peers::programs::{Talker, need, succeed};
+use mcp_sidecar_tests::peers::programs::{Talker, blocks, need, succeed};
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::workspace_dir;
 use tokio::process::Command;
@@ -112,4 +112,56 @@ async fn java_stubs_are_enough() {
         command
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_guide_for_java_is_right() {
+    need(
+        "the guide for Java",
+        &[
+            ("java", "-version"),
+            ("javac", "-version"),
+            ("mvn", "-version"),
+        ],
+    );
+    let guide = workspace_dir().join("docs/java.md");
+    let pom = std::fs::read_to_string(workspace_dir().join("tests/interop/java/pom.xml")).unwrap();
+    for block in blocks(&guide, "xml") {
+        for dependency in block.split_inclusive("</dependency>\n") {
+            assert!(
+                pom.contains(dependency),
+                "not in the app's pom.xml:\n{dependency}"
+            );
+        }
+    }
+    let classes = java::classes().await;
+    let made = tempfile::tempdir().unwrap();
+    let [example] = &blocks(&guide, "java")[..] else {
+        panic!("the guide has one example");
+    };
+    std::fs::write(made.path().join("Example.java"), example).unwrap();
+    let mut compile = Command::new("javac");
+    compile.arg("-cp").arg(&classes).arg("-d").arg(made.path());
+    succeed(compile.arg(made.path().join("Example.java"))).await;
+
+    let daemon = TestDaemon::start().await;
+    let fake = showcase().await;
+    let app = daemon.clients().await;
+    app.add("demo", http_spec("Demo", &fake.url()))
+        .await
+        .unwrap();
+    app.wait_for("demo", ConnectionState::Ready).await;
+    let mut path = made.path().as_os_str().to_owned();
+    path.push(":");
+    path.push(&classes);
+    let mut example = Command::new("java");
+    example
+        .arg("-cp")
+        .arg(path)
+        .arg("Example")
+        .env("MCP_SIDECAR_SOCKET", daemon.socket());
+    assert_eq!(
+        succeed(&mut example).await,
+        "{\"sum\":5}\nNOT_FOUND TOOL_NOT_FOUND\n"
+    );
 }

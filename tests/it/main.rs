@@ -43,6 +43,7 @@ mod encodings;
 mod eras;
 mod fake_auth;
 mod fidelity;
+mod grpcurl;
 mod half_open;
 mod harness;
 mod headers;

@@ -14,6 +14,8 @@ pub enum Source {
     Npm,
     /// pip, into a virtual environment.
     Pip,
+    /// The Go module proxy: programs.
+    Go,
     /// pip, as a directory of wheels from which environments are made later.
     Wheels,
 }
@@ -79,6 +81,11 @@ pub const SETS: &[Set] = &[
         name: "pyapp",
         source: Source::Pip,
         packages: &["grpcio==1.85.1", "grpcio-tools==1.85.1"],
+    },
+    Set {
+        name: "grpcurl",
+        source: Source::Go,
+        packages: &["github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"],
     },
     Set {
         name: "pyinterop",
@@ -200,6 +207,11 @@ fn fill(set: &Set, dir: &Path) -> Result<(), String> {
                 .args(pip)
                 .args(set.packages))
         }
+        Source::Go => run(Command::new("go")
+            .arg("install")
+            .args(set.packages)
+            .env("GOBIN", dir)
+            .env_remove("GOFLAGS")),
         Source::Wheels => {
             let pip = [
                 "-m",

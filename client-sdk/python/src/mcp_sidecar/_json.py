@@ -14,7 +14,7 @@ def to_json(value: Arguments) -> str | None:
     """The text of a value. Integers of any size stay what they are; `NaN` and infinities are no JSON and refused."""
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(dict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def from_json(text: str) -> Any:

@@ -24,7 +24,7 @@ from ._rpc import Rpc
 from .calls import DEFAULT_OPTIONS, CallEvent, CallInfo, CallOptions, CallResult, CallStream, ToolRef, tool_call
 from .errors import Code, DeadlineExceeded, SidecarError, Unavailable, from_rpc_error
 from .models import TOLD, ModelAnswer, Shape, answer_error, answer_result, model_tools, read_model_call
-from .questions import Accept, Answer, Answerer, Cancel, Decline, Handlers, Question, normalised
+from .questions import Accept, Answer, Answerer, Cancel, Decline, Handlers, Question, in_thread, normalised
 from .updates import Updates, update_request
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ R = TypeVar("R", bound=Message)
 
 ProgressHandler = Callable[[pb.Progress], Union[None, Awaitable[None]]]
 SIGN_IN_ROUND = 20.0
+GONE_BOUND = 60.0
 
 
 @dataclass(frozen=True)
@@ -302,10 +303,11 @@ class AsyncClient:
         self, call_id: str = "", *, request_id: str = "", timeout: float | None = None
     ) -> CallInfo:
         """Waits for the end of a call, over restarts of the daemon too. When `timeout` is over, in seconds, it returns the
-        call as it is; see `CallInfo.ended`. Ending the wait does nothing to the call."""
+        call as it is; see `CallInfo.ended`. Ending the wait does nothing to the call. Without `timeout` a daemon that is gone
+        for a minute raises `Unavailable`."""
         clock = asyncio.get_running_loop().time
         end = None if timeout is None else clock() + timeout
-        pause = 0.05
+        pause, gone = 0.05, float("inf")
         while True:
             left = None if end is None else end - clock()
             if left is not None and left <= 0:
@@ -315,11 +317,14 @@ class AsyncClient:
                 call = CallInfo((await self.invoke(rpc.WAIT_CALL, request, left)).call)
                 if call.ended:
                     return call
-                pause = 0.05
+                pause, gone = 0.05, float("inf")
             except DeadlineExceeded:
                 if end is None:
                     raise
             except Unavailable:
+                gone = min(gone, clock())
+                if end is None and clock() - gone > GONE_BOUND:
+                    raise
                 pause = min(pause * 2, 2.0)
                 await asyncio.sleep(jittered(pause) if left is None else min(jittered(pause), left))
 
@@ -445,7 +450,7 @@ class AsyncClient:
         clock = asyncio.get_running_loop().time
         end = clock() + timeout
         sign_in = await self.start_sign_in(server_id, scopes)
-        await asyncio.to_thread(show or show_url, sign_in.auth_url)
+        await in_thread(show or show_url, sign_in.auth_url)
         pause = 0.05
         while sign_in.state in (pb.SIGN_IN_STATE_PENDING, pb.SIGN_IN_STATE_REDEEMING):
             left = end - clock()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
@@ -204,8 +206,35 @@ class Answerer:
 async def _run(handler: Callable[..., Any], *arguments: Any) -> Any:
     if inspect.iscoroutinefunction(handler):
         return await handler(*arguments)
-    answer = await asyncio.to_thread(handler, *arguments)
+    answer = await in_thread(handler, *arguments)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+async def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs a function in a thread of its own, which keeps nobody from leaving: it may wait for a person who is gone."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+
+    def tell(result: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work(*arguments)
+        except BaseException as error:
+            failure = error
+        # After the end of the loop nobody waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, result, failure)
+
+    threading.Thread(target=run, name="mcp-sidecar-handler", daemon=True).start()
+    return await done
 
 
 def normalised(answer: Answer) -> Accept | Decline | Cancel | None:
