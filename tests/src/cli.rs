@@ -40,6 +40,10 @@ impl Ran {
 
     /// Expects an exit code.
     #[track_caller]
+    #[expect(
+        clippy::return_self_not_must_use,
+        reason = "often there is no more to expect"
+    )]
     pub fn ends_with(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self:#?}");
         self
@@ -47,6 +51,10 @@ impl Ran {
 
     /// Expects an exit code, and words on standard error.
     #[track_caller]
+    #[expect(
+        clippy::return_self_not_must_use,
+        reason = "often there is no more to expect"
+    )]
     pub fn fails(self, code: i32, words: &str) -> Self {
         let ran = self.ends_with(code);
         assert!(ran.stderr.contains(words), "`{words}` in {ran:#?}");
@@ -186,12 +194,12 @@ impl Terminal {
         let mut screen = self.screen.subscribe();
         let from = self.seen;
         let found = screen.wait_for(|screen| screen[from..].contains(text));
-        let place = match tokio::time::timeout(crate::wait::PATIENCE, found).await {
-            Ok(screen) => {
-                let screen = screen.expect("the terminal is read");
-                screen[from..].find(text).expect("it was found")
-            }
-            Err(_elapsed) => panic!("`{text}` is not in {:?}", &self.written()[from..]),
+        let found = tokio::time::timeout(crate::wait::PATIENCE, found).await;
+        let place = if let Ok(screen) = found {
+            let screen = screen.expect("the terminal is read");
+            screen[from..].find(text).expect("it was found")
+        } else {
+            panic!("`{text}` is not in {:?}", &self.written()[from..]);
         };
         self.seen += place + text.len();
     }
