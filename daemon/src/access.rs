@@ -7,9 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::base::{Caller, Namespace};
 use crate::config::AccessRule;
 use crate::error::{Error, Reason, Result};
-
-/// Longest namespace, in bytes.
-const MAX_NAMESPACE: usize = 64;
+use crate::model::validate::check_namespace;
 
 /// Which callers may use which namespaces. Cheap to clone; clones see the same rules, also when others take their place.
 #[derive(Clone, Debug)]
@@ -38,7 +36,7 @@ impl Access {
         let namespace = if requested.is_empty() {
             Namespace::default()
         } else {
-            check(requested)?;
+            check_namespace(requested)?;
             Namespace::new(requested)
         };
         if self.allows(caller, &namespace) {
@@ -69,29 +67,6 @@ impl Access {
                         .any(|pattern| pattern.matches(namespace.as_str()))
             })
     }
-}
-
-fn check(namespace: &str) -> Result<()> {
-    let wrong = namespace
-        .chars()
-        .find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'));
-    if let Some(wrong) = wrong {
-        return Err(Error::invalid(
-            "namespace",
-            format!(
-                "namespace {:?} holds {wrong:?}; use letters, digits, `.`, `_` and `-`",
-                namespace.chars().take(MAX_NAMESPACE).collect::<String>()
-            ),
-        ));
-    }
-    if namespace.len() > MAX_NAMESPACE {
-        let length = namespace.len();
-        return Err(Error::invalid(
-            "namespace",
-            format!("a namespace has at most {MAX_NAMESPACE} characters, this one has {length}"),
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

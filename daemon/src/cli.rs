@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use mcp_sidecard::config::{Config, Environment, Sources};
+use mcp_sidecard::operation::Operation;
 use mcp_sidecard::processes::guard;
 use mcp_sidecard::{Daemon, Keys, Survey};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -116,7 +117,10 @@ impl Cli {
             return Ok(write!(out, "{}", config.to_toml()?)?);
         }
         match &self.command {
-            Some(Command::CheckConfig) => Ok(writeln!(out, "the configuration is acceptable")?),
+            Some(Command::CheckConfig) => {
+                mcp_sidecard::check(&config, &self.sources())?;
+                Ok(writeln!(out, "the configuration is acceptable")?)
+            }
             Some(Command::RotateKey { new_key, old_key }) => {
                 let keys = Keys {
                     old: old_key.clone(),
@@ -124,7 +128,7 @@ impl Cli {
                 };
                 rotate(&config, &keys, &mut out)
             }
-            None => serve(config, allocator),
+            None => serve(config, self.sources(), allocator),
         }
     }
 }
@@ -159,14 +163,20 @@ fn rotate(config: &Config, keys: &Keys, out: &mut impl Write) -> Result<()> {
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let own = error.downcast_ref::<mcp_sidecard::error::Error>();
-    let facts = own.map(mcp_sidecard::error::Error::facts);
-    if facts.is_some_and(|facts| facts.iter().any(|(fact, _)| *fact == "vault")) {
+    let facts = own
+        .map(mcp_sidecard::error::Error::facts)
+        .unwrap_or_default();
+    let about = |what: &str| facts.iter().any(|(fact, _)| *fact == what);
+    if about("vault") {
         return ExitCode::from(BAD_VAULT);
+    }
+    if about("config") {
+        return ExitCode::from(BAD_CONFIG);
     }
     ExitCode::FAILURE
 }
 
-fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {
+fn serve(config: Config, sources: Sources, allocator: std::io::Result<()>) -> Result<()> {
     let log = mcp_sidecard::telemetry::init(&config.log)?;
     if let Err(cause) = allocator {
         tracing::warn!(%cause, "the allocator keeps its defaults: memory that is not used goes back late");
@@ -179,16 +189,20 @@ fn serve(config: Config, allocator: std::io::Result<()>) -> Result<()> {
         let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be watched")?;
         let interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be watched")?;
         let user = signal(SignalKind::user_defined1()).context("SIGUSR1 cannot be watched")?;
+        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be watched")?;
         let shutdown = CancellationToken::new();
-        let daemon = Daemon::build(config, log).await?;
+        let daemon = Daemon::build(config, sources, log).await?;
         let survey = daemon.survey();
+        let operation = daemon.operation();
         let running = daemon.run(shutdown.clone());
         let mut running = std::pin::pin!(running);
         let mut signals = Signals {
             terminate,
             interrupt,
             user,
+            hangup,
             survey,
+            operation,
         };
         tokio::select! {
             ended = &mut running => return Ok(ended?),
@@ -206,17 +220,24 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     user: Signal,
+    hangup: Signal,
     survey: Survey,
+    operation: Operation,
 }
 
 impl Signals {
-    /// The next signal to stop. One to report is obeyed on the way.
+    /// The next signal to stop. Those to report and to read the configuration again are obeyed on the way.
     async fn next(&mut self) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.user.recv() => self.survey.log(),
+                _ = self.hangup.recv() => {
+                    let operation = self.operation.clone();
+                    // What comes of it is in the log. A signal to stop does not wait for it.
+                    tokio::spawn(async move { operation.reload(false).await });
+                }
             }
         }
     }

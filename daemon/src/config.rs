@@ -4,8 +4,10 @@
 //! no secret: keys are files that are named here and read elsewhere.
 
 pub mod duration;
+pub mod import;
 pub mod load;
 pub mod rules;
+pub mod servers;
 mod validate;
 
 use std::path::PathBuf;
@@ -18,6 +20,7 @@ pub use crate::model::spec::Unattended;
 pub use crate::model::vault::KeyBackend;
 pub use load::{ConfigError, Environment, Sources};
 pub use rules::{AccessRule, HostRule, NamespacePattern, SocketMode};
+pub use servers::ServerConfig;
 
 /// The configuration of the daemon. Made by [`Config::load`]; `Config::default()` is for tests.
 ///
@@ -31,6 +34,9 @@ pub struct Config {
     /// Who may use which namespaces. Default: empty, everyone who can open the socket may use every namespace. With at
     /// least one rule, what no rule permits is denied.
     pub access: Vec<AccessRule>,
+    /// Servers that the operator registers: at start and at every reload the registrations are brought to what is here. At
+    /// most 1,000. Default: none.
+    pub servers: Vec<ServerConfig>,
     /// The application socket.
     pub socket: SocketConfig,
     /// The admin socket.

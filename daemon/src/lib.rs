@@ -43,7 +43,7 @@ use crate::auth::{Auth, AuthParts, AuthSettings};
 use crate::base::load::Load;
 use crate::calls::{Calls, CallsParts};
 use crate::catalog::output::{CheckLimits, Checker};
-use crate::config::Config;
+use crate::config::{Config, Sources};
 use crate::error::{Error, Result};
 use crate::inputs::{Inputs, InputsConfig};
 use crate::mcp::Settings;
@@ -53,7 +53,7 @@ use crate::model::call::KeepCalls;
 use crate::operation::{Operation, Parts, Places};
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
-use crate::registry::Registry;
+use crate::registry::{Registry, declared};
 pub use crate::store::{Keys, Rotated};
 use crate::store::{Store, StoreConfig};
 use crate::telemetry::LogFilter;
@@ -121,7 +121,8 @@ impl Daemon {
     ///
     /// # Errors
     /// The failure of the first part that cannot start, with its remedy.
-    pub async fn build(config: Config, log: LogFilter) -> Result<Self> {
+    pub async fn build(config: Config, sources: Sources, log: LogFilter) -> Result<Self> {
+        let declared = operation::declared::read(&config, sources.credentials().as_deref())?;
         let tracker = TaskTracker::new();
         let draining = CancellationToken::new();
         let policy = Policy::new(&config.policy);
@@ -136,6 +137,7 @@ impl Daemon {
         let (store, records) = tokio::task::spawn_blocking(|| Store::open(opening))
             .await
             .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
+        let records = declared::settle(records, declared, &store, config.limits.servers).await?;
         let mut passed = Passed::take()?;
         let bound = passed.app(&config.socket.path, config.socket.mode.0)?;
         let admin_bound = passed.admin(&config.admin.path, config.admin.mode.0)?;
@@ -215,7 +217,10 @@ impl Daemon {
             shutdown: draining.clone(),
             tasks: tracker.clone(),
         };
-        let operation = Operation::new(Parts {
+        let parts = Parts {
+            sources,
+            registry: registry.clone(),
+            access: shared.access.clone(),
             log,
             load: load.clone(),
             tasks: tracker.clone(),
@@ -225,7 +230,8 @@ impl Daemon {
                 admin_socket: admin_bound.path(),
                 data_dir: config.data_dir.clone(),
             },
-        });
+        };
+        let operation = Operation::new(parts, config.clone());
         let (routes, health) = infrastructure(api::routes(&shared), api::SERVICES).await?;
         let app = Door {
             bound,
@@ -257,6 +263,12 @@ impl Daemon {
             keeper,
             load,
         })
+    }
+
+    /// What its operator can do with it while it runs.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        self.operation.clone()
     }
 
     /// Tells what is under way while the daemon runs.
@@ -353,6 +365,14 @@ impl Daemon {
         tracing::info!("stopped");
         served
     }
+}
+
+/// Checks what the configuration names but does not hold: the secrets of its servers, and with them their settings.
+///
+/// # Errors
+/// `INVALID_FIELD` with everything that is wrong.
+pub fn check(config: &Config, sources: &Sources) -> Result<()> {
+    operation::declared::read(config, sources.credentials().as_deref()).map(drop)
 }
 
 /// Encrypts all that is secret with another key, while no daemon runs on the data directory. Blocks.

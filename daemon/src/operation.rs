@@ -2,18 +2,24 @@
 //!
 //! Knows no gRPC; whether somebody may is decided above.
 
+pub mod declared;
 pub mod explain;
+pub mod reload;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::Access;
 use crate::base::load::Load;
 use crate::base::{Clock, Timestamp};
+use crate::config::{Config, Sources};
 use crate::error::{Error, Result};
+use crate::registry::Registry;
 use crate::telemetry::LogFilter;
 
 /// For how long another log filter can hold.
@@ -27,6 +33,9 @@ pub struct Operation(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     parts: Parts,
+    running: tokio::sync::Mutex<Config>,
+    /// When that was read, in milliseconds: whoever asks does not wait for a reload.
+    read: AtomicI64,
     started: Timestamp,
     since: Instant,
     /// Cancelled when the operator wants the daemon to stop.
@@ -36,6 +45,12 @@ struct Inner {
 /// What [`Operation`] works with.
 #[derive(Debug)]
 pub struct Parts {
+    /// Where the configuration comes from.
+    pub sources: Sources,
+    /// The servers.
+    pub registry: Registry,
+    /// Who may use which namespaces.
+    pub access: Access,
     /// What is logged.
     pub log: LogFilter,
     /// What is under way.
@@ -60,12 +75,15 @@ pub struct Places {
 }
 
 impl Operation {
-    /// Of a daemon that starts now.
+    /// Of a daemon that starts now with this configuration.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: Parts, config: Config) -> Self {
+        let started = Clock.wall();
         Self(Arc::new(Inner {
             parts,
-            started: Clock.wall(),
+            running: tokio::sync::Mutex::new(config),
+            read: AtomicI64::new(started.0),
+            started,
             since: Clock.now(),
             stop: CancellationToken::new(),
         }))
@@ -87,6 +105,13 @@ impl Operation {
     #[must_use]
     pub fn places(&self) -> &Places {
         &self.0.parts.places
+    }
+
+    /// The file that the configuration comes from, if any, and when it was last read with success.
+    #[must_use]
+    pub fn configuration(&self) -> (Option<PathBuf>, Timestamp) {
+        let read = self.0.read.load(Ordering::Relaxed);
+        (self.0.parts.sources.config_file(), Timestamp(read))
     }
 
     /// What is under way.

@@ -3,6 +3,7 @@
 //! A change is committed before it is acted upon. Changes are made one at a time; reading never waits for them.
 
 mod admission;
+pub mod declared;
 mod refusal;
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,6 +11,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_util::task::TaskTracker;
 
+pub use self::admission::check_settings;
+use self::declared::check_changeable;
 use self::refusal::{
     check_etag, has_other_id, id_taken, namespace_not_found, server_not_found, too_many,
 };
@@ -377,6 +380,7 @@ impl Registry {
         let record = ServerRecord {
             key: ServerKey::new(namespace, id),
             generated_id,
+            declared: false,
             spec,
             connect,
             generation: 1,
@@ -385,18 +389,23 @@ impl Registry {
             verdict: None,
             session: None,
         };
-        let state = if connect {
+        Ok((self.register(record).await?, Outcome::Created, None))
+    }
+
+    /// Commits a new registration and puts it into force.
+    async fn register(&self, record: ServerRecord) -> Result<Server> {
+        let state = if record.connect {
             ConnectionState::Connecting
         } else {
             ConnectionState::Disconnected
         };
         let status = ServerStatus {
             state,
-            since: now,
+            since: record.created,
             ..ServerStatus::default()
         };
         self.0.store.put_server(record.clone(), status).await?;
-        Ok((self.run(record), Outcome::Created, None))
+        Ok(self.run(record))
     }
 
     /// The same server is added again: settings that differ take effect, a failed connection is tried again.
@@ -424,6 +433,7 @@ impl Registry {
         }
         record.connect = connect;
         if outcome == Outcome::Updated {
+            check_changeable(&server)?;
             record.spec = spec;
             record.generation += 1;
             record.updated = Clock.wall();
@@ -509,6 +519,7 @@ impl Registry {
     ) -> Result<Server> {
         let changes = self.0.changes.lock().await;
         let server = self.get(namespace, id)?;
+        check_changeable(&server)?;
         check_etag(&server.record, etag)?;
         let mut record = ServerRecord::clone(&server.record);
         change(&mut record.spec)?;
@@ -541,16 +552,21 @@ impl Registry {
     async fn remove_now(&self, namespace: &Namespace, id: &str, etag: &str) -> Result<()> {
         let changes = self.0.changes.lock().await;
         let server = self.get(namespace, id)?;
+        check_changeable(&server)?;
         check_etag(&server.record, etag)?;
-        // First the promise, then the deed: a daemon that dies in between does not bring the server back.
-        self.0
-            .store
-            .remove_server(server.record.key.clone())
-            .await?;
-        self.forget(&server.record.key);
-        self.0.dialer.auth.remove(&server.record.key);
+        self.forget_for_good(&server).await?;
         drop(changes);
         server.handle.stop().await;
+        Ok(())
+    }
+
+    /// Removes a server, whose connection is still to be ended. First the promise, then the deed: a daemon that dies in between
+    /// does not bring it back.
+    async fn forget_for_good(&self, server: &Server) -> Result<()> {
+        let key = &server.record.key;
+        self.0.store.remove_server(key.clone()).await?;
+        self.forget(key);
+        self.0.dialer.auth.remove(key);
         Ok(())
     }
 

@@ -297,7 +297,10 @@ impl Prepared {
                 writeln!(config, "{key} = {value}").unwrap();
             }
         }
-        std::fs::write(&self.config, config).expect("write the configuration");
+        // A daemon that reads it meanwhile finds the one or the other.
+        let written = self.config.with_extension("new");
+        std::fs::write(&written, config).expect("write the configuration");
+        std::fs::rename(&written, &self.config).expect("put the configuration in its place");
     }
 
     fn log_path(&self) -> PathBuf {

@@ -9,12 +9,13 @@ use v1::admin_service_server::AdminService;
 use super::apps::{App, Following, Via};
 use super::context::RequestContext;
 use super::{Shared, convert, spec};
-use crate::base::{Caller, Clock};
+use crate::base::{Caller, Clock, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::model::status::ConnectionState;
 use crate::operation::Operation;
 use crate::operation::explain::explain;
 use crate::registry::Server;
+use crate::registry::declared::Change;
 
 /// Most servers that are explained in one answer.
 const MOST_SERVERS: usize = 1_000;
@@ -132,6 +133,19 @@ fn app(app: App) -> v1::ConnectedApp {
     }
 }
 
+fn changed((key, change): (ServerKey, Change)) -> v1::DeclaredServerChange {
+    v1::DeclaredServerChange {
+        namespace: key.namespace.to_string(),
+        server_id: key.id.to_string(),
+        outcome: match change {
+            Change::Created => v1::DeclaredServerOutcome::Created,
+            Change::Updated => v1::DeclaredServerOutcome::Updated,
+            Change::Removed => v1::DeclaredServerOutcome::Removed,
+        }
+        .into(),
+    }
+}
+
 fn followed(following: Following) -> v1::FollowedUpdates {
     let names = following.namespaces.into_iter();
     v1::FollowedUpdates {
@@ -161,6 +175,7 @@ impl AdminService for Admin {
         let operation = &self.operation;
         let places = operation.places();
         let (log_filter, until) = operation.log_filter();
+        let (config_file, config_time) = operation.configuration();
         Ok(Response::new(v1::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -175,8 +190,8 @@ impl AdminService for Admin {
             counts: Some(self.counts(&servers)),
             not_ready: unready,
             not_ready_omitted: count(omitted),
-            config_file: String::new(),
-            config_time: None,
+            config_file: text(config_file.as_deref()),
+            config_time: Some(convert::timestamp(config_time)),
         }))
     }
 
@@ -215,7 +230,14 @@ impl AdminService for Admin {
         request: Request<v1::ReloadConfigRequest>,
     ) -> Result<Response<v1::ReloadConfigResponse>, Status> {
         self.permit(&request)?;
-        Err(Status::unimplemented("ReloadConfig"))
+        let done = self.operation.reload(request.into_inner().validate_only);
+        let done = done.await?;
+        let servers = done.servers.into_iter();
+        Ok(Response::new(v1::ReloadConfigResponse {
+            applied_keys: done.applied,
+            restart_keys: done.restart,
+            servers: servers.map(changed).collect(),
+        }))
     }
 
     async fn drain(

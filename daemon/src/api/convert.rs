@@ -46,6 +46,7 @@ pub(super) fn server(view: ServerView) -> v1::Server {
         etag: view.etag,
         create_time: Some(timestamp(view.created)),
         update_time: Some(timestamp(view.updated)),
+        from_configuration: view.declared,
     }
 }
 

@@ -14,6 +14,7 @@ pub mod context;
 mod convert;
 pub mod elicitations;
 mod form;
+mod import;
 pub mod infrastructure;
 mod input;
 mod listing;

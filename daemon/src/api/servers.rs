@@ -9,7 +9,7 @@ use v1::server_service_server::ServerService;
 use super::Shared;
 use super::context::RequestContext;
 use super::page::Page;
-use super::{convert, spec};
+use super::{convert, import, spec};
 use crate::base::{Deadline, Namespace};
 use crate::error::{Error, Result};
 use crate::model::status::ConnectionState;
@@ -275,5 +275,26 @@ impl ServerService for Servers {
         let lines = server.handle.journal().lines();
         let lines = lines.into_iter().map(convert::log_line).collect();
         Ok(Response::new(v1::GetServerLogResponse { lines }))
+    }
+
+    async fn import_servers(
+        &self,
+        request: Request<v1::ImportServersRequest>,
+    ) -> Result<Response<v1::ImportServersResponse>, Status> {
+        let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
+        let entries = import::import(&self.0.registry, &namespace, request.into_inner()).await?;
+        Ok(Response::new(v1::ImportServersResponse { entries }))
+    }
+
+    async fn export_servers(
+        &self,
+        request: Request<v1::ExportServersRequest>,
+    ) -> Result<Response<v1::ExportServersResponse>, Status> {
+        let (_, namespace) = self.namespace(&request, &request.get_ref().namespace)?;
+        let servers = self
+            .0
+            .registry
+            .list(&namespace, &request.get_ref().server_ids)?;
+        Ok(Response::new(import::export(&servers)?))
     }
 }

@@ -45,6 +45,42 @@ pub fn format(duration: Duration) -> String {
         .replace(' ', "")
 }
 
+/// The same for what may be left out.
+pub mod optional {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes it; one that is not there has to be skipped.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    #[expect(clippy::ref_option, reason = "serde wants it so")]
+    pub fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::serialize(duration, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// As without `optional`.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        #[derive(Deserialize)]
+        struct Given(#[serde(with = "super")] Duration);
+
+        let given = Option::<Given>::deserialize(deserializer)?;
+        Ok(given.map(|Given(duration)| duration))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -129,6 +129,20 @@ pub struct Sources {
     pub environment: Environment,
 }
 
+impl Sources {
+    /// The file that is read, if any.
+    #[must_use]
+    pub fn config_file(&self) -> Option<PathBuf> {
+        self.file.clone().or_else(|| self.environment.file())
+    }
+
+    /// The directory of the credentials that the service manager passes, if any.
+    #[must_use]
+    pub fn credentials(&self) -> Option<PathBuf> {
+        self.environment.path("CREDENTIALS_DIRECTORY")
+    }
+}
+
 impl Config {
     /// Builds the configuration: defaults, then the file, then the environment, then flags.
     ///
@@ -194,8 +208,7 @@ impl Loader {
 
     fn load(mut self, sources: &Sources) -> Result<Config, ConfigError> {
         let mut figment = Figment::from(Serialized::defaults(&self.defaults));
-        let file = sources.file.clone().or_else(|| sources.environment.file());
-        if let Some(path) = file {
+        if let Some(path) = sources.config_file() {
             figment = self.merge_file(figment, &path);
         }
         figment = self.merge_environment(figment, &sources.environment);

@@ -378,14 +378,14 @@ fn the_annotated_file_has_every_key_with_its_default() {
     let annotated = include_str!("../../../systemd/config.toml");
     // Keys are behind a bare `#`, comments behind one and a space.
     let is_key = |line: &&str| line.starts_with(|first: char| first.is_ascii_lowercase());
-    let mut in_access = false;
+    let mut in_list = false;
     let mut text = String::new();
     for line in annotated.lines() {
-        in_access = (in_access || line == "#[[access]]") && !line.is_empty();
+        in_list = (in_list || line.starts_with("#[[")) && !line.is_empty();
         // By default there is no rule, some keys are not set, and the two paths go by the surroundings.
         let key = line.strip_prefix('#').filter(is_key).filter(|key| {
             let name = key.split(' ').next().unwrap_or_default();
-            !in_access && !UNSET.contains(&name)
+            !in_list && !UNSET.contains(&name)
         });
         text.push_str(key.unwrap_or(if line.starts_with('[') { line } else { "" }));
         text.push('\n');
@@ -408,4 +408,57 @@ fn the_annotated_file_has_every_key_with_its_default() {
             );
         }
     }
+}
+
+#[test]
+fn the_annotated_file_has_every_setting_of_a_server() {
+    let annotated = include_str!("../../../systemd/config.toml");
+    let (_, after) = annotated.split_once("#[[servers]]\n").unwrap();
+    let mut text = "[[servers]]\n".to_owned();
+    for line in after.lines().take_while(|line| !line.is_empty()) {
+        let code = line.trim_start_matches('#');
+        if !code.starts_with(' ') {
+            text.push_str(code);
+            text.push('\n');
+        }
+    }
+    let (_dir, sources) = with_file(&text);
+    let config = Config::load(&sources).unwrap();
+    assert_eq!(config.servers.len(), 3);
+    let (_dir, again) = with_file(&config.to_toml().unwrap());
+    assert_eq!(Config::load(&again).unwrap(), config);
+
+    // The keys that exist are in the error about one that does not.
+    let unknown = "[[servers]]\nid = \"x\"\nzzzzzzzz = 1\n";
+    let problem = file_problems(unknown).remove(0);
+    let (_, known) = problem.split_once("known are ").unwrap();
+    for key in known.split(", ") {
+        assert!(
+            text.contains(&format!("\n{key} = ")),
+            "{key} is not in the file"
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_server_is_said_with_its_key() {
+    let text = r#"
+        stdio.enabled = false
+        [[servers]]
+        id = "My Notes"
+        url = "ftp://x"
+        headers = { Authorization = "Bearer x", X = { file = "relative" } }
+        [[servers]]
+        id = "a"
+        namespace = "a/b"
+        command = "x"
+        headers = { X = "y" }
+        [[servers]]
+        id = "b"
+        [[servers]]
+        id = "b"
+        unix_socket = "/s"
+        env = { A = { credential = "../x" } }
+    "#;
+    insta::assert_snapshot!(file_problems(text).join("\n"));
 }

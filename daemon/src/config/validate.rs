@@ -1,6 +1,7 @@
 //! The bounds of configuration values, as one table. Never changes a value.
 
 mod auth;
+mod servers;
 
 use std::fmt::Display;
 use std::path::Path;
@@ -36,6 +37,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     counts(config, &mut found);
     paths(config, &mut found);
     auth::problems(config, &mut found);
+    servers::problems(config, &mut found);
     others(config, &mut found);
     found
 }

@@ -308,6 +308,23 @@ pub struct Timeouts {
 }
 
 impl ServerSpec {
+    /// Puts its headers or environment variables into the order that they have in the other, if they are the same: orders that
+    /// mean nothing shall not make a difference.
+    pub fn order_like(&mut self, other: &Self) {
+        let (own, model) = match (&mut self.transport, &other.transport) {
+            (TransportSpec::Http(own), TransportSpec::Http(model)) => {
+                (&mut own.headers, &model.headers)
+            }
+            (TransportSpec::Stdio(own), TransportSpec::Stdio(model)) => (&mut own.env, &model.env),
+            (TransportSpec::UnixSocket(own), TransportSpec::UnixSocket(model)) => {
+                (&mut own.headers, &model.headers)
+            }
+            _ => return,
+        };
+        let place = |one: &NamedSecret| model.iter().position(|other| other.name == one.name);
+        own.sort_by_key(|one| place(one).unwrap_or(usize::MAX));
+    }
+
     /// A copy whose secret values are empty.
     #[must_use]
     pub fn without_secrets(&self) -> Self {

@@ -239,6 +239,8 @@ pub struct ServerRecord {
     pub key: ServerKey,
     /// Whether the daemon made up the id; such a server can still be given a stable one.
     pub generated_id: bool,
+    /// Whether it is in the configuration of the daemon: apps do not change it then.
+    pub declared: bool,
     /// Its settings, with secrets.
     pub spec: ServerSpec,
     /// Whether it shall be connected: false after DisconnectServer and `register_only`.
@@ -272,6 +274,7 @@ impl ServerRecord {
             etag: self.etag(),
             created: self.created,
             updated: self.updated,
+            declared: self.declared,
         }
     }
 }
@@ -291,4 +294,7 @@ pub struct ServerView {
     pub created: Timestamp,
     /// When `spec` last changed.
     pub updated: Timestamp,
+    /// See [`ServerRecord::declared`].
+    #[serde(default)]
+    pub declared: bool,
 }

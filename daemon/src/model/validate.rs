@@ -92,6 +92,36 @@ pub fn check_spec(spec: &ServerSpec, known_versions: &[&str]) -> Result<()> {
     check_timeouts(&spec.timeouts)
 }
 
+/// Longest namespace, in bytes.
+const MAX_NAMESPACE: usize = 64;
+
+/// Whether this names a namespace: 1 to 64 characters of `[A-Za-z0-9._-]`.
+///
+/// # Errors
+/// `INVALID_FIELD` `namespace`.
+pub fn check_namespace(namespace: &str) -> Result<()> {
+    let wrong = namespace
+        .chars()
+        .find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-'));
+    if let Some(wrong) = wrong {
+        return Err(Error::invalid(
+            "namespace",
+            format!(
+                "namespace {:?} holds {wrong:?}; use letters, digits, `.`, `_` and `-`",
+                namespace.chars().take(MAX_NAMESPACE).collect::<String>()
+            ),
+        ));
+    }
+    if namespace.len() > MAX_NAMESPACE {
+        let length = namespace.len();
+        return Err(Error::invalid(
+            "namespace",
+            format!("a namespace has at most {MAX_NAMESPACE} characters, this one has {length}"),
+        ));
+    }
+    Ok(())
+}
+
 fn check_capabilities(capabilities: &ClientCapabilities) -> Result<()> {
     if let Some(part) = capabilities.abilities.stray_part() {
         return Err(Error::invalid(

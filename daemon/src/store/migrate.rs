@@ -16,6 +16,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0004_calls.sql"),
     include_str!("migrations/0005_audiences.sql"),
     include_str!("migrations/0006_completions.sql"),
+    include_str!("migrations/0007_declared.sql"),
 ];
 
 /// Brings the database to the current schema, each step in its own transaction. Returns the version it had.

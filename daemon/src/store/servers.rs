@@ -20,7 +20,7 @@ use crate::model::status::{
 use crate::model::update::{Body, Filter, Kind};
 
 const COLUMNS: &str = "namespace, id, generated_id, spec_json, connect, generation, created, updated, verdict_json, \
-                       status_json, sealed";
+                       status_json, sealed, declared";
 
 /// A row. The record's secrets are empty until they are opened.
 struct Stored {
@@ -51,6 +51,7 @@ impl Stored {
                 updated: Timestamp(row.get(7)?),
                 verdict,
                 session: None,
+                declared: row.get(11)?,
                 key: key.clone(),
             },
             status: status.ok_or_else(broken)?,
@@ -92,8 +93,8 @@ pub(super) fn put(
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO servers (namespace, id, generated_id, name, target, spec_json, sealed, connect,
-                 generation, created, updated, status_json, verdict_json)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                 generation, created, updated, status_json, verdict_json, declared)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         )?
         .execute(params![
             record.key.namespace.as_str(),
@@ -109,6 +110,7 @@ pub(super) fn put(
             record.updated.0,
             json(&status)?,
             record.verdict.as_ref().map(json).transpose()?,
+            record.declared,
         ])?;
     changes.server(record.view(status))
 }

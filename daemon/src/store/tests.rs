@@ -54,6 +54,7 @@ fn record(id: &str) -> ServerRecord {
     ServerRecord {
         key: key(id),
         generated_id: false,
+        declared: false,
         spec: ServerSpec {
             name: id.to_uppercase(),
             transport: TransportSpec::Http(http),
