@@ -204,11 +204,15 @@ async fn without_a_terminal_a_call_waits_for_somebody_or_ends() {
     let fake = asking(Way::Result).await;
     let app = daemon.clients().await;
     crate::questions::add(&app, &fake).await;
+    let mut updates = app.updates("").await;
     let ended = daemon.cli(&["tools", "call", "s/ask", "--no-input"]).await;
     ended.fails(5, "needs an answer");
-    daemon.comes_to_rest().await;
+    let given_up = updates.pending().await;
+    assert_eq!(
+        updates.end_of(&given_up.id).await,
+        v1::ElicitationState::Cancelled
+    );
 
-    let mut updates = app.updates("").await;
     let child = Invocation::new(&["tools", "call", "s/ask"])
         .start(daemon.socket())
         .await;

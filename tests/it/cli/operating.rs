@@ -29,7 +29,7 @@ async fn an_operator_looks_at_the_daemon_sets_its_log_and_stops_it() {
         .ok();
     assert!(set.starts_with("warn until 20"), "{set}");
     daemon
-        .cli(&["log-filter", "not a filter ="])
+        .cli(&["log-filter", "mcp_sidecard=loud"])
         .await
         .fails(1, "INVALID_FIELD");
     daemon.cli(&["log-filter", ""]).await.ok();
