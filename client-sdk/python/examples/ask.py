@@ -13,14 +13,31 @@ def form(question: proto.Elicitation) -> Answer:
     print(f"{question.server_name} asks: {question.message}", flush=True)
     content: dict[str, object] = {}
     for field in question.fields:
-        print(f"{field.title or field.name}: ", end="", flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            return Cancel()
-        if text := line.strip():
-            number = field.HasField("integer") or field.HasField("number")
-            content[field.name] = int(text) if number else text == "yes" if field.HasField("boolean") else text
+        while True:
+            print(f"{field.title or field.name}: ", end="", flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                return Cancel()
+            try:
+                if text := line.strip():
+                    content[field.name] = value(field, text)
+                break
+            except ValueError as error:
+                print(error, flush=True)
     return content
+
+
+def value(field: proto.FormField, text: str) -> object:
+    """What was typed, as the field wants it."""
+    if field.HasField("integer"):
+        return int(text)
+    if field.HasField("number"):
+        return float(text)
+    if field.HasField("boolean"):
+        return text.lower() in ("y", "yes", "true")
+    if field.HasField("choice") and field.choice.multiple:
+        return text.split()
+    return text
 
 
 def url(question: proto.Elicitation) -> Answer:

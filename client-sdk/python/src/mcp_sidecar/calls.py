@@ -137,11 +137,17 @@ class CallStream(AsyncIterator[CallEvent]):
         while not self._ended:
             if self._reading is None:
                 self._reading = asyncio.ensure_future(self._call.read())
+            reading = self._reading
             try:
-                response = await asyncio.shield(self._reading)
+                response = await asyncio.shield(reading)
             except grpc.aio.AioRpcError as error:
                 self._ended = True
                 raise from_rpc_error(error) from None
+            except asyncio.CancelledError:
+                if not reading.cancelled():
+                    raise
+                # Not the wait was cancelled but the stream: by `aclose`, or with its client.
+                break
             self._reading = None
             if response is grpc.aio.EOF:
                 break

@@ -151,6 +151,8 @@ class Updates(AsyncIterator[Update]):
             else:
                 wish = None
             if response is None:
+                if self._ended:
+                    break
                 if self._lost(wish):
                     return _reset(ResetCause.SNAPSHOT_INTERRUPTED)
                 continue
@@ -176,8 +178,10 @@ class Updates(AsyncIterator[Update]):
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
         except asyncio.CancelledError:
-            if not reading.done() or self._ended or not reading.cancelled():
+            if not reading.cancelled():
                 raise
+            # Not the wait was cancelled but the stream: by `aclose`, or with its client.
+            self._ended = True
             return None
         self._reading = None
         return None if response is grpc.aio.EOF else response
