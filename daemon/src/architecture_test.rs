@@ -37,8 +37,8 @@ const PARTS: &[Part] = &[
         &[
             COMMON,
             &[
-                "api", "audit", "handler", "calls", "registry", "mcp", "auth", "catalog", "inputs",
-                "store", "policy",
+                "api", "audit", "metrics", "handler", "calls", "registry", "mcp", "auth",
+                "catalog", "inputs", "store", "policy",
             ],
             &["processes", "systemd", "telemetry"],
         ],
@@ -50,6 +50,7 @@ const PARTS: &[Part] = &[
             COMMON,
             &[
                 "audit",
+                "metrics",
                 "calls",
                 "registry",
                 "catalog",
@@ -69,7 +70,9 @@ const PARTS: &[Part] = &[
         "calls",
         &[
             COMMON,
-            &["audit", "registry", "catalog", "mcp", "inputs", "store"],
+            &[
+                "audit", "metrics", "registry", "catalog", "mcp", "inputs", "store",
+            ],
         ],
     ),
     Part(
@@ -118,6 +121,7 @@ const PARTS: &[Part] = &[
     Part("mcp::protocol", &[COMMON, &["json"]]),
     // The ground.
     Part("audit", &[COMMON]),
+    Part("metrics", &[COMMON, &["store"]]),
     Part("store", &[&["base", "error", "model"]]),
     Part("policy", &[COMMON]),
     Part("processes", &[&["base"]]),
@@ -174,6 +178,11 @@ const CONFINED: &[Confined] = &[
         "oauth2::",
         &["auth/token"],
         "one place knows what is said at token endpoints",
+    ),
+    Confined(
+        "prometheus_client::",
+        &["metrics/"],
+        "one place knows how figures are shown",
     ),
     Confined("jsonwebtoken::", &["auth/jose.rs"], "one place signs"),
     Confined(

@@ -13,6 +13,7 @@ pub mod error;
 pub mod inputs;
 pub mod json;
 pub mod mcp;
+pub mod metrics;
 pub mod model;
 pub mod policy;
 pub mod processes;
@@ -47,6 +48,7 @@ use crate::inputs::{Inputs, InputsConfig};
 use crate::mcp::Settings;
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::stdio::StdioOptions;
+use crate::metrics::{Figures, Metrics};
 use crate::model::call::KeepCalls;
 use crate::policy::{ClientOptions, Policy};
 use crate::processes::Keeper;
@@ -75,6 +77,10 @@ pub struct Daemon {
     keeper: Arc<Keeper>,
     load: Load,
     audit: Audit,
+    metrics: Metrics,
+    /// Where figures are served.
+    scraped: Option<metrics::Bound>,
+    subscribers: Arc<Semaphore>,
 }
 
 /// What a daemon has under way, on demand. Cheap to clone.
@@ -124,6 +130,11 @@ impl Daemon {
             .await
             .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
         let audit = Audit::open(&config.audit)?;
+        let scraped = metrics::Bound::open(&config.metrics).await?;
+        let metrics = match &scraped {
+            Some(_) => Metrics::new(api::methods()?),
+            None => Metrics::default(),
+        };
         let bound = socket::open(&config.socket)?;
         let keeper = Keeper::new(&config.data_dir, config.timeouts.close)
             .map_err(|cause| Error::internal(format!("the data directory is gone: {cause}")))?;
@@ -182,6 +193,7 @@ impl Daemon {
             store: store.clone(),
             settings,
             audit: audit.clone(),
+            metrics: metrics.clone(),
             tasks: tracker.clone(),
             draining: draining.clone(),
         });
@@ -218,7 +230,62 @@ impl Daemon {
             keeper,
             load,
             audit,
+            metrics,
+            scraped,
+            subscribers: shared.subscribers,
         })
+    }
+
+    /// Serves figures and counts what the update log tells, if that is configured.
+    fn show_metrics(&mut self, stop: &CancellationToken) {
+        let Some(bound) = self.scraped.take() else {
+            return;
+        };
+        let (store, load, registry) =
+            (self.store.clone(), self.load.clone(), self.registry.clone());
+        let (subscribers, most) = (
+            Arc::clone(&self.subscribers),
+            self.config.limits.subscribers,
+        );
+        let look: metrics::Look = Arc::new(move || {
+            let servers = registry.all().into_iter().map(|server| {
+                let live = server.live();
+                let calls = live.link.map_or(0, |link| link.calls_in_flight());
+                (server.record.key.clone(), live.status.state.as_str(), calls)
+            });
+            let mut figures = Figures {
+                servers: servers.collect(),
+                calls_in_flight: load.calls.count(),
+                rpcs_in_flight: load.rpcs.count(),
+                links: load.links.count(),
+                dials: (load.dials.total(), load.failed_dials.total()),
+                refreshes: load.refreshes.total(),
+                subscribers: most - subscribers.available_permits().min(most),
+                updates: (store.head().borrow().0, 0),
+                questions_pending: 0,
+            };
+            let store = store.clone();
+            Box::pin(async move {
+                if let Ok((pending, kept)) = store.figures().await {
+                    figures.questions_pending = pending;
+                    figures.updates.1 = kept;
+                }
+                figures
+            })
+        });
+        let (metrics, tasks) = (self.metrics.clone(), &self.tracker);
+        tasks.spawn(metrics::follow(
+            metrics.clone(),
+            self.store.clone(),
+            stop.clone(),
+        ));
+        tasks.spawn(metrics::serve(
+            bound,
+            metrics,
+            look,
+            stop.clone(),
+            tasks.clone(),
+        ));
     }
 
     /// The audit log, whose file can be opened anew.
@@ -243,8 +310,9 @@ impl Daemon {
     ///
     /// # Errors
     /// That of the accept loop.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
         let end = CancellationToken::new();
+        self.show_metrics(&self.draining.clone());
         let options = ServeOptions {
             connections: self.config.limits.connections,
             connections_per_user: self.config.limits.connections_per_user,
@@ -260,6 +328,7 @@ impl Daemon {
             self.load.rpcs.clone(),
             Observers {
                 audit: self.audit.clone(),
+                metrics: self.metrics.clone(),
             },
         );
         self.health.serving().await;

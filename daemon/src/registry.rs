@@ -128,6 +128,18 @@ impl Registry {
         servers.values().map(BTreeMap::len).sum()
     }
 
+    /// Every server, over all namespaces.
+    #[must_use]
+    pub fn all(&self) -> Vec<Server> {
+        let servers = self
+            .0
+            .servers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let all = servers.values().flat_map(BTreeMap::values);
+        all.cloned().collect()
+    }
+
     /// Ends every connection, all at the same time, and leaves sessions for the next start; returns when everything of
     /// them is gone.
     pub async fn stop(&self) {

@@ -32,7 +32,7 @@ pub mod tools;
 pub mod updates;
 
 pub use context::{RequestContext, bounded, within};
-pub use infrastructure::{Health, infrastructure};
+pub use infrastructure::{Health, infrastructure, methods};
 pub use peer::Access;
 pub use serve::{Observers, ServeOptions, serve};
 

@@ -209,6 +209,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
             0,
             MIB,
         ),
+        ("metrics.hosts", config.metrics.hosts.len(), 0, 100),
         ("audit.queue", config.audit.queue, 10, 1_000_000),
         ("auth.pending_per_server", auth.pending_per_server, 1, 100),
         ("auth.response_bytes", auth.response_bytes, 4 * KIB, 4 * MIB),
@@ -291,6 +292,17 @@ fn others(config: &Config, found: &mut Vec<Problem>) {
             "log.filter",
             &format_args!(
                 "is `{filter}`, which is no filter ({cause}); write for example \"info\""
+            ),
+        );
+    }
+    if let Some(listen) = config.metrics.listen
+        && !listen.ip().is_loopback()
+        && !config.metrics.allow_remote
+    {
+        wrong(
+            "metrics.listen",
+            &format_args!(
+                "is {listen}, which others can reach: name a loopback address such as 127.0.0.1, or set `metrics.allow_remote`"
             ),
         );
     }
