@@ -42,6 +42,7 @@ const PARTS: &[Part] = &[
                 "access",
                 "api",
                 "audit",
+                "metrics",
                 "operation",
                 "handler",
                 "calls",
@@ -64,6 +65,7 @@ const PARTS: &[Part] = &[
             &[
                 "access",
                 "audit",
+                "metrics",
                 "operation",
                 "calls",
                 "registry",
@@ -91,7 +93,7 @@ const PARTS: &[Part] = &[
         &[
             COMMON,
             &[
-                "audit", "registry", "catalog", "mcp", "inputs", "store", "traces",
+                "audit", "metrics", "registry", "catalog", "mcp", "inputs", "store", "traces",
             ],
         ],
     ),
@@ -141,6 +143,7 @@ const PARTS: &[Part] = &[
     Part("mcp::protocol", &[COMMON, &["json"]]),
     // The ground.
     Part("audit", &[COMMON]),
+    Part("metrics", &[COMMON, &["store"]]),
     Part("store", &[&["base", "error", "model"]]),
     Part("access", &[COMMON]),
     Part("policy", &[COMMON]),
@@ -199,6 +202,11 @@ const CONFINED: &[Confined] = &[
         "oauth2::",
         &["auth/token"],
         "one place knows what is said at token endpoints",
+    ),
+    Confined(
+        "prometheus_client::",
+        &["metrics/"],
+        "one place knows how figures are shown",
     ),
     Confined("jsonwebtoken::", &["auth/jose.rs"], "one place signs"),
     Confined(

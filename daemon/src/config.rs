@@ -10,6 +10,7 @@ pub mod rules;
 pub mod servers;
 mod validate;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ pub struct Config {
     pub stdio: StdioConfig,
     /// The audit log.
     pub audit: AuditConfig,
+    /// Figures for Prometheus.
+    pub metrics: MetricsConfig,
     /// Traces for a collector.
     pub telemetry: TelemetryConfig,
 }
@@ -428,6 +431,20 @@ pub struct AuditConfig {
     /// How long an RPC that is to be audited waits for room in the queue before it is refused. Default 5s; 0s to 10m.
     #[serde(with = "duration")]
     pub wait: Duration,
+}
+
+/// Section `metrics`: figures for Prometheus, over HTTP at `/metrics`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MetricsConfig {
+    /// The address, such as `127.0.0.1:9464`; port 0 is any, and the log says which. Default: none, nothing is counted or
+    /// served.
+    pub listen: Option<SocketAddr>,
+    /// Whether the address may be another than a loopback one. There is no authentication. Default false.
+    pub allow_remote: bool,
+    /// Names by which this host may be asked, beside addresses and `localhost`; a request that names another host is refused.
+    /// At most 100. Default: none.
+    pub hosts: Vec<String>,
 }
 
 /// Where the audit log is written.

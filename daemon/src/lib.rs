@@ -14,6 +14,7 @@ pub mod error;
 pub mod inputs;
 pub mod json;
 pub mod mcp;
+pub mod metrics;
 pub mod model;
 pub mod operation;
 pub mod policy;
@@ -52,6 +53,7 @@ use crate::inputs::{Inputs, InputsConfig};
 use crate::mcp::Settings;
 use crate::mcp::open::Dialer;
 use crate::mcp::transport::stdio::StdioOptions;
+use crate::metrics::{Figures, Metrics};
 use crate::model::call::KeepCalls;
 use crate::operation::{Operation, Parts, Places};
 use crate::policy::{ClientOptions, Policy};
@@ -94,6 +96,10 @@ pub struct Daemon {
     load: Load,
     traces: Traces,
     audit: Audit,
+    metrics: Metrics,
+    /// Where figures are served.
+    scraped: Option<metrics::Bound>,
+    subscribers: Arc<Semaphore>,
 }
 
 /// What a daemon has under way, on demand. Cheap to clone.
@@ -149,6 +155,11 @@ impl Daemon {
             .map_err(|cause| Error::internal(format!("opening the store failed: {cause}")))??;
         let records = declared::settle(records, declared, &store, config.limits.servers).await?;
         let audit = Audit::open(&config.audit)?;
+        let scraped = metrics::Bound::open(&config.metrics).await?;
+        let metrics = match &scraped {
+            Some(_) => Metrics::new(api::methods()?),
+            None => Metrics::default(),
+        };
         let mut passed = Passed::take()?;
         let bound = passed.app(&config.socket.path, config.socket.mode.0)?;
         let admin_bound = passed.admin(&config.admin.path, config.admin.mode.0)?;
@@ -209,6 +220,7 @@ impl Daemon {
             store: store.clone(),
             settings,
             audit: audit.clone(),
+            metrics: metrics.clone(),
             tasks: tracker.clone(),
             draining: draining.clone(),
         });
@@ -277,7 +289,62 @@ impl Daemon {
             load,
             traces,
             audit,
+            metrics,
+            scraped,
+            subscribers: shared.subscribers,
         })
+    }
+
+    /// Serves figures and counts what the update log tells, if that is configured.
+    fn show_metrics(&mut self, stop: &CancellationToken) {
+        let Some(bound) = self.scraped.take() else {
+            return;
+        };
+        let (store, load, registry) =
+            (self.store.clone(), self.load.clone(), self.registry.clone());
+        let (subscribers, most) = (
+            Arc::clone(&self.subscribers),
+            self.config.limits.subscribers,
+        );
+        let look: metrics::Look = Arc::new(move || {
+            let servers = registry.all().into_iter().map(|server| {
+                let live = server.live();
+                let calls = live.link.map_or(0, |link| link.calls_in_flight());
+                (server.record.key.clone(), live.status.state.as_str(), calls)
+            });
+            let mut figures = Figures {
+                servers: servers.collect(),
+                calls_in_flight: load.calls.count(),
+                rpcs_in_flight: load.rpcs.count(),
+                links: load.links.count(),
+                dials: (load.dials.total(), load.failed_dials.total()),
+                refreshes: load.refreshes.total(),
+                subscribers: most - subscribers.available_permits().min(most),
+                updates: (store.head().borrow().0, 0),
+                questions_pending: 0,
+            };
+            let store = store.clone();
+            Box::pin(async move {
+                if let Ok((pending, kept)) = store.figures().await {
+                    figures.questions_pending = pending;
+                    figures.updates.1 = kept;
+                }
+                figures
+            })
+        });
+        let (metrics, tasks) = (self.metrics.clone(), &self.tracker);
+        tasks.spawn(metrics::follow(
+            metrics.clone(),
+            self.store.clone(),
+            stop.clone(),
+        ));
+        tasks.spawn(metrics::serve(
+            bound,
+            metrics,
+            look,
+            stop.clone(),
+            tasks.clone(),
+        ));
     }
 
     /// The audit log, whose file can be opened anew.
@@ -308,8 +375,9 @@ impl Daemon {
     ///
     /// # Errors
     /// That of the accept loop.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
         let end = CancellationToken::new();
+        self.show_metrics(&self.draining.clone());
         let files = [self.app.bound.path(), self.admin.bound.path()];
         let doors = [self.app, self.admin];
         let healths = doors.each_ref().map(|door| door.health.clone());
@@ -333,6 +401,7 @@ impl Daemon {
                 Observers {
                     audit: self.audit.clone(),
                     apps: self.apps.clone(),
+                    metrics: self.metrics.clone(),
                 },
             )
         });

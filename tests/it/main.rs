@@ -59,6 +59,7 @@ mod lifecycle;
 mod listings;
 mod matrix;
 mod memory;
+mod metrics;
 mod odd_tasks;
 mod odd_tools;
 mod outliving;

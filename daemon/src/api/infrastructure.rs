@@ -1,5 +1,9 @@
 //! The services that every gRPC tool expects: health and reflection. Knows nothing of MCP.
 
+use std::collections::HashSet;
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -31,6 +35,31 @@ impl Health {
             self.reporter.set_service_status(*service, status).await;
         }
     }
+}
+
+/// The paths of all RPCs of the contract, and of health.
+///
+/// # Errors
+/// INTERNAL if a descriptor set cannot be read, which is a fault of the build.
+pub fn methods() -> Result<HashSet<String>> {
+    let mut methods = HashSet::new();
+    for set in [
+        mcp_sidecar_proto::FILE_DESCRIPTOR_SET,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+    ] {
+        let set = FileDescriptorSet::decode(set).map_err(|cause| {
+            Error::internal(format!("the contract's descriptors are broken: {cause}"))
+        })?;
+        for file in &set.file {
+            for service in &file.service {
+                for method in &service.method {
+                    let (package, service) = (file.package(), service.name());
+                    methods.insert(format!("/{package}.{service}/{}", method.name()));
+                }
+            }
+        }
+    }
+    Ok(methods)
 }
 
 /// Adds health, and reflection v1 and v1alpha over the whole contract, to the routes. Health starts NOT_SERVING;

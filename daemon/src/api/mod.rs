@@ -35,7 +35,7 @@ pub mod tools;
 pub mod updates;
 
 pub use context::{RequestContext, bounded, within};
-pub use infrastructure::{Health, infrastructure};
+pub use infrastructure::{Health, infrastructure, methods};
 pub use serve::{Observers, ServeOptions, serve};
 
 use std::sync::Arc;

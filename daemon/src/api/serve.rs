@@ -34,6 +34,7 @@ use crate::audit::{self, Audit, Trail};
 use crate::base::load::{Counted, Gauge};
 use crate::base::{AppConnection, Caller, Clock, Deadline};
 use crate::error::{Error, Reason, Result};
+use crate::metrics::Metrics;
 use crate::model::origin::Origin;
 use crate::traces::Traced;
 
@@ -79,6 +80,8 @@ pub struct Observers {
     pub audit: Audit,
     /// Connections are entered here.
     pub apps: Apps,
+    /// Every RPC is counted here when it has ended.
+    pub metrics: Metrics,
 }
 
 /// Serves the routes on the listener until `shutdown` is cancelled. Then it stops accepting, tells every client to go
@@ -326,6 +329,10 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             span,
             started: Clock.now(),
             ended: false,
+            counted: self.observers.metrics.is_on().then(|| {
+                let path = request.uri().path().to_owned();
+                (self.observers.metrics.clone(), path)
+            }),
             audited,
             _counted: self.rpcs.each_ref().map(Gauge::enter),
         };
@@ -493,6 +500,8 @@ struct Watch {
     span: Span,
     started: Instant,
     ended: bool,
+    /// Where it is counted, by its path.
+    counted: Option<(Metrics, String)>,
     audited: Option<Audited>,
     _counted: [Counted; 2],
 }
@@ -506,6 +515,9 @@ impl Watch {
             traced.status(code.into());
         }
         let elapsed = Clock.now().saturating_duration_since(self.started);
+        if let Some((metrics, path)) = &self.counted {
+            metrics.rpc(path, name_of(code), elapsed);
+        }
         if let Some(audited) = self.audited.take() {
             let reason = match code {
                 Code::Ok => audit::OK.to_owned(),
@@ -533,6 +545,29 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.end(Code::Cancelled, || None);
+    }
+}
+
+/// A code as the gRPC specification writes it.
+fn name_of(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 

@@ -1,7 +1,7 @@
 //! How much is under way: counts that go down by themselves when what they count is dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// How many of something exist now. Clones share the count.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,24 @@ impl Drop for Counted {
     }
 }
 
-/// What must come to rest when nothing is asked of the daemon. Clones share the counts.
+/// How often something happened. Clones share the count.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(Arc<AtomicU64>);
+
+impl Tally {
+    /// It happened once more.
+    pub fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it happened.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What is under way, which must come to rest when nothing is asked of the daemon, and what happened. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     /// RPCs of apps, streams among them.
@@ -43,6 +60,12 @@ pub struct Load {
     pub waiting: Gauge,
     /// Links to servers, until their last owner has let go of them.
     pub links: Gauge,
+    /// Attempts to connect to a server.
+    pub dials: Tally,
+    /// Those that failed; not those that were given up.
+    pub failed_dials: Tally,
+    /// Readings of a server's lists that were begun.
+    pub refreshes: Tally,
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{self, Arguments, Audit};
-use crate::base::{CallId, Deadline, Namespace};
+use crate::base::{CallId, Clock, Deadline, Namespace};
 use crate::error::Reason;
 use crate::mcp::link::Listeners;
+use crate::metrics::Metrics;
 use crate::model::call::{Call, CallState, Outcome};
 
 /// How far a call is that is in the ledger.
@@ -42,10 +43,11 @@ pub(super) struct Entry {
     unaudited: Mutex<Option<Unaudited>>,
 }
 
-/// The duty to write a call down when it ends.
+/// The duty to write a call down, and to count it, when it ends.
 #[derive(Debug)]
 struct Unaudited {
     audit: Audit,
+    metrics: Metrics,
     arguments: Option<Arguments>,
 }
 
@@ -85,14 +87,20 @@ impl Entry {
         }
     }
 
+    /// Whether somebody wants to know how it ends.
+    pub(super) fn is_watched(&self) -> bool {
+        self.unaudited().is_some()
+    }
+
     /// It has ended; the first end counts.
-    pub(super) fn has_ended(&self, outcome: &str) {
+    pub(super) fn has_ended(&self, outcome: &'static str) {
         let Some(unaudited) = self.unaudited().take() else {
             return;
         };
-        unaudited
-            .audit
-            .call(&self.call(), outcome, unaudited.arguments);
+        let call = self.call();
+        let took = call.created.until(Clock.wall());
+        unaudited.metrics.call(&call.server, outcome, took);
+        unaudited.audit.call(&call, outcome, unaudited.arguments);
     }
 
     /// Whether nothing of it is kept.
@@ -143,7 +151,7 @@ impl Entry {
     }
 
     fn ends_with(&self, outcome: &Outcome) {
-        if self.unaudited().is_some() {
+        if self.is_watched() {
             self.has_ended(audit::outcome_of(&self.call(), outcome));
         }
     }
@@ -172,18 +180,20 @@ impl Entry {
 pub(super) struct Ledger {
     entries: Arc<Mutex<HashMap<CallId, Arc<Entry>>>>,
     audit: Audit,
+    metrics: Metrics,
 }
 
 impl Ledger {
-    /// No calls yet; their ends will be audited.
-    pub(super) fn new(audit: Audit) -> Self {
+    /// No calls yet; their ends will be audited and counted.
+    pub(super) fn new(audit: Audit, metrics: Metrics) -> Self {
         Self {
             entries: Arc::default(),
             audit,
+            metrics,
         }
     }
 
-    /// Enters a call. From now on it is audited when it ends, however that happens.
+    /// Enters a call. From now on it is audited and counted when it ends, however that happens.
     pub(super) fn enter(
         &self,
         call: Call,
@@ -192,8 +202,10 @@ impl Ledger {
         arguments: Option<Arguments>,
     ) -> Arc<Entry> {
         let id = call.id.clone();
-        let unaudited = self.audit.is_on().then(|| Unaudited {
+        let watched = self.audit.is_on() || self.metrics.is_on();
+        let unaudited = watched.then(|| Unaudited {
             audit: self.audit.clone(),
+            metrics: self.metrics.clone(),
             arguments,
         });
         let entry = Arc::new(Entry::new(call, stage, listeners, unaudited));

@@ -186,7 +186,7 @@ impl Prepared {
         let advanced = advanced.inspect_err(|error| entry.has_ended(error.reason().as_str()))?;
         match advanced {
             Advance::Done(result, catalog) => {
-                if calls.0.audit.is_on() {
+                if entry.is_watched() {
                     let of_tool = matches!(self.plan.operation, Operation::Tool { .. });
                     entry.has_ended(audit::result_outcome(of_tool, |name| {
                         result

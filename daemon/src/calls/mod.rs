@@ -51,6 +51,7 @@ use crate::mcp::Settings;
 use crate::mcp::era::Request;
 use crate::mcp::link::{Answered, CallOptions, Link, Listeners, Patience};
 use crate::mcp::protocol::{RawJson, method};
+use crate::metrics::Metrics;
 use crate::model::call::{self as model, CallState, Subject};
 use crate::model::spec::LogLevel;
 use crate::registry::{Registry, Server};
@@ -149,6 +150,8 @@ pub struct CallsParts {
     pub settings: Arc<Settings>,
     /// Where every call is written down that has ended.
     pub audit: Audit,
+    /// Where it is counted.
+    pub metrics: Metrics,
     /// Owner of short tasks.
     pub tasks: TaskTracker,
     /// Cancelled when the daemon begins to stop.
@@ -166,7 +169,7 @@ impl Calls {
             inputs: parts.inputs,
             store: parts.store,
             settings: parts.settings,
-            ledger: Ledger::new(parts.audit.clone()),
+            ledger: Ledger::new(parts.audit.clone(), parts.metrics),
             audit: parts.audit,
             drivers: TaskTracker::new(),
             tasks: parts.tasks,

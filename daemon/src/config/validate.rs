@@ -211,6 +211,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
             0,
             MIB,
         ),
+        ("metrics.hosts", config.metrics.hosts.len(), 0, 100),
         ("audit.queue", config.audit.queue, 10, 1_000_000),
         ("auth.pending_per_server", auth.pending_per_server, 1, 100),
         ("auth.response_bytes", auth.response_bytes, 4 * KIB, 4 * MIB),
@@ -332,6 +333,17 @@ fn others(config: &Config, found: &mut Vec<Problem>) {
         wrong(
             "telemetry.otlp_endpoint",
             &format_args!("is `{url}`; write an http or https URL"),
+        );
+    }
+    if let Some(listen) = config.metrics.listen
+        && !listen.ip().is_loopback()
+        && !config.metrics.allow_remote
+    {
+        wrong(
+            "metrics.listen",
+            &format_args!(
+                "is {listen}, which others can reach: name a loopback address such as 127.0.0.1, or set `metrics.allow_remote`"
+            ),
         );
     }
     let elsewhere = match config.vault.backend {

@@ -207,6 +207,21 @@ impl Dialer {
         spec: &ServerSpec,
         attempt: Attempt,
     ) -> Result<Opened, OpenFailed> {
+        self.load.dials.count();
+        let opened = self.attempt(key, spec, attempt).await;
+        let failed = opened.as_ref().err();
+        if failed.is_some_and(|failed| failed.error.reason() != Reason::Superseded) {
+            self.load.failed_dials.count();
+        }
+        opened
+    }
+
+    async fn attempt(
+        &self,
+        key: &ServerKey,
+        spec: &ServerSpec,
+        attempt: Attempt,
+    ) -> Result<Opened, OpenFailed> {
         let Attempt {
             known,
             approach,

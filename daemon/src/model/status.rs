@@ -29,6 +29,20 @@ pub enum ConnectionState {
 }
 
 impl ConnectionState {
+    /// Its name, in lower case.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Authenticating => "authenticating",
+            Self::Connected => "connected",
+            Self::Discovering => "discovering",
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+            Self::Disconnected => "disconnected",
+        }
+    }
+
     /// Whether nothing is under way: what WaitForServers waits for.
     #[must_use]
     pub fn is_settled(self) -> bool {

@@ -202,6 +202,26 @@ impl Store {
             .await
     }
 
+    /// How many questions are pending, and how many updates are kept.
+    ///
+    /// # Errors
+    /// [`Reason::StoreFailed`].
+    pub async fn figures(&self) -> Result<(u64, u64)> {
+        let run = |connection: &Connection| {
+            let one = |sql: &str| -> Result<u64> {
+                let count: i64 = connection
+                    .prepare_cached(sql)?
+                    .query_row([], |row| row.get(0))?;
+                Ok(u64::try_from(count).unwrap_or(0))
+            };
+            let pending = one("SELECT count(*) FROM elicitations WHERE state = 'pending'")?;
+            // Without a gap, so that none needs to be counted.
+            let kept = one("SELECT coalesce(max(revision) - min(revision) + 1, 0) FROM updates")?;
+            Ok((pending, kept))
+        };
+        self.0.reads.read(run).await
+    }
+
     /// Deals with calls that had not ended when the daemon did, and returns them: those that were under way end as
     /// `interrupted` says, those that rest are detached from now on. Durable.
     ///

@@ -82,6 +82,7 @@ impl Actor {
         let Some(link) = self.link.clone() else {
             return;
         };
+        self.dialer.load.refreshes.count();
         let what = what.and(self.listing.take().map(|old| old.what).unwrap_or_default());
         let settings = Arc::clone(&self.dialer.settings);
         let reading = Box::pin(async move {
