@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::listing::all_pages;
 use crate::proto::{
     AddServerRequest, AddServerResponse, ConnectServerRequest, DisconnectServerRequest,
-    GetServerLogRequest, GetServerRequest, ListServersRequest, RefreshServerRequest,
+    ExportServersRequest, ExportServersResponse, GetServerLogRequest, GetServerRequest,
+    ImportServersRequest, ImportedServer, ListServersRequest, RefreshServerRequest,
     RemoveServerRequest, Server, ServerLogLine, UpdateServerRequest, WaitForServersRequest,
     WaitForServersResponse, disconnect_server_request,
 };
@@ -188,5 +189,38 @@ impl Client {
         });
         let answer = self.servers().get_server_log(request).await?;
         Ok(answer.into_inner().lines)
+    }
+
+    /// Registers the servers of a document as other MCP clients keep it. Nothing is waited for, and each entry has an
+    /// outcome of its own: look at it.
+    ///
+    /// # Errors
+    ///
+    /// See [`Client`]; [`crate::Reason::INVALID_FIELD`] if the document as a whole cannot be read.
+    pub async fn import_servers(
+        &self,
+        mut request: ImportServersRequest,
+    ) -> Result<Vec<ImportedServer>> {
+        self.fill(&mut request.namespace);
+        let answer = self.servers().import_servers(self.request(request)).await?;
+        Ok(answer.into_inner().entries)
+    }
+
+    /// The servers of the namespace, or those that are named, as a document that other MCP clients read. Secrets are
+    /// variables in it.
+    ///
+    /// # Errors
+    ///
+    /// See [`Client`].
+    pub async fn export_servers<I>(&self, server_ids: I) -> Result<ExportServersResponse>
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        let request = self.request(ExportServersRequest {
+            namespace: self.namespace().to_owned(),
+            server_ids: server_ids.into_iter().map(Into::into).collect(),
+        });
+        Ok(self.servers().export_servers(request).await?.into_inner())
     }
 }

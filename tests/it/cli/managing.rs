@@ -193,6 +193,29 @@ async fn secrets_come_from_files_from_standard_input_and_from_the_environment() 
 }
 
 #[tokio::test]
+async fn a_file_of_another_client_is_imported_and_exported_without_its_secrets() {
+    let (daemon, fake) = (TestDaemon::start().await, rich().await);
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("mcp.json");
+    let entry = json!({"url": fake.url(), "headers": {"X-Key": "${KEY}"}});
+    let bad = json!({"url": "ftp://nowhere"});
+    let document = json!({"mcpServers": {"rich": entry, "bad": bad}});
+    std::fs::write(&file, document.to_string()).unwrap();
+    let import = ["servers", "import", file.to_str().unwrap(), "--var", "KEY"];
+    let import = Invocation::new(&import).env("KEY", "hush-5");
+    let ran = import.run(daemon.socket()).await;
+    let ran = ran.fails(1, "1 entries were refused");
+    assert!(ran.stdout.contains("created") && ran.stdout.contains("INVALID_FIELD"));
+    assert!(!format!("{ran:?}").contains("hush"), "{ran:?}");
+    fake.wait("the key", |seen| seen.header("x-key") == "hush-5")
+        .await;
+    let exported = daemon.cli(&["servers", "export"]).await.ends_with(0);
+    let document: Value = serde_json::from_str(&exported.stdout).unwrap();
+    assert!(document["mcpServers"].is_object(), "{document}");
+    assert!(!format!("{exported:?}").contains("hush"), "{exported:?}");
+}
+
+#[tokio::test]
 async fn the_exit_code_says_what_was_wrong() {
     let (daemon, fake) = (TestDaemon::start().await, rich().await);
     daemon

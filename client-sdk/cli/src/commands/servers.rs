@@ -1,5 +1,7 @@
 //! `servers`: registrations and their connections.
 
+mod documents;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,6 +48,10 @@ pub(crate) enum Servers {
     Wait(Wait),
     /// Show the last lines that a server's processes wrote to their standard error
     Log(One),
+    /// Register the servers in a file of another MCP client (`mcpServers` and the like)
+    Import(documents::Import),
+    /// Write the servers as such a file to standard output, without their secrets
+    Export(documents::Export),
 }
 
 /// A server to register.
@@ -168,6 +174,8 @@ pub(crate) async fn run(command: Servers, app: &App) -> Outcome {
             let answer = client.wait_for_servers(wait.servers, wait.wait).await?;
             waited(&answer, app)
         }
+        Servers::Import(import) => documents::import(import, &client, app).await,
+        Servers::Export(export) => documents::export(export, &client, app).await,
         Servers::Log(one) => {
             let lines = client.server_log(one.server).await?;
             let answer = GetServerLogResponse { lines };
