@@ -318,7 +318,7 @@ impl Daemon {
         }
         systemd::watchdog(&self.tracker, end.clone());
         systemd::ready("serving");
-        let [app, admin] = files.map(|path| path.unwrap_or_default());
+        let [app, admin] = files.map(Option::unwrap_or_default);
         tracing::info!(socket = %app.display(), admin = %admin.display(), "ready");
 
         let draining = async {
