@@ -236,11 +236,10 @@ impl Signals {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.user.recv() => self.survey.log(),
+                // A signal to stop does not wait for it.
                 _ = self.hangup.recv() => {
                     self.audit.reopen();
-                    let operation = self.operation.clone();
-                    // What comes of it is in the log. A signal to stop does not wait for it.
-                    tokio::spawn(async move { operation.reload(false).await });
+                    self.operation.reload_in_background();
                 }
             }
         }

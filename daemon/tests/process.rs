@@ -136,10 +136,14 @@ impl Manager {
         }
     }
 
-    fn terminate(&self) {
+    fn signal(&self, signal: Signal) {
         let id = self.child.as_ref().unwrap().id();
         let pid = Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn terminate(&self) {
+        self.signal(Signal::TERM);
     }
 
     /// Waits for the end; returns the exit code and the log.
@@ -208,6 +212,65 @@ fn a_passed_socket_is_used_and_left_alone() {
     let (code, log) = manager.end();
     assert_eq!(code, Some(0), "{log}");
     assert!(passed.exists());
+}
+
+#[test]
+fn sockets_are_told_apart_by_their_names() {
+    let mut manager = Manager::new();
+    let [admin, app] = ["passed-admin", "passed-app"].map(|name| manager.home.path().join(name));
+    let [first, second]: [OwnedFd; 2] =
+        [&admin, &app].map(|path| UnixListener::bind(path).unwrap().into());
+    let script = "exec 3<&0 4<&1 </dev/null >/dev/null; LISTEN_FDS=2 LISTEN_FDNAMES=admin:app LISTEN_PID=$$ exec \"$0\"";
+    let mut shell = command("sh", manager.home.path());
+    shell
+        .args(["-c", script, BINARY])
+        .stdin(Stdio::from(first))
+        .stdout(Stdio::from(second));
+    manager.start(shell);
+    manager.wait_for("READY=1");
+    for path in [&admin, &app] {
+        UnixStream::connect(path).unwrap();
+    }
+    manager.terminate();
+    let (code, log) = manager.end();
+    assert_eq!(code, Some(0), "{log}");
+    let ready = log.lines().find(|line| line.contains("ready")).unwrap();
+    assert!(
+        ready.contains(&format!("socket={}", app.display())),
+        "{ready}"
+    );
+    assert!(
+        ready.contains(&format!("admin={}", admin.display())),
+        "{ready}"
+    );
+}
+
+#[test]
+fn the_service_manager_is_told_of_a_reload() {
+    let mut manager = Manager::new();
+    let mut daemon = command(BINARY, manager.home.path());
+    let config = manager.home.path().join("config.toml");
+    std::fs::write(&config, "log.filter = \"info\"\n").unwrap();
+    daemon.arg("--config").arg(&config);
+    manager.start(daemon);
+    manager.wait_for("READY=1");
+    let mut expected = Vec::new();
+    for (text, said) in [
+        ("log.filter = \"debug\"\n", "applied=\"log.filter\""),
+        ("log.filtr = \"warn\"\n", "did you mean `log.filter`?"),
+    ] {
+        std::fs::write(&config, text).unwrap();
+        manager.signal(Signal::HUP);
+        manager.wait_for("RELOADING=1");
+        manager.wait_for("READY=1");
+        expected.push(said);
+    }
+    manager.terminate();
+    let (code, log) = manager.end();
+    assert_eq!(code, Some(0), "{log}");
+    for said in expected {
+        assert!(log.contains(said), "{said}\n{log}");
+    }
 }
 
 #[test]

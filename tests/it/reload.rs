@@ -2,6 +2,7 @@
 //! operator changes.
 
 use mcp_sidecar_tests::prelude::*;
+use mcp_sidecar_tests::v1::DeclaredServerOutcome as Outcome;
 use rustix::process::Signal;
 
 fn server(id: &str, url: &str, more: &str) -> String {
@@ -73,7 +74,6 @@ async fn servers_in_the_configuration_are_there_at_start_and_follow_the_file() {
     let operator = daemon.operator().await;
     let reloaded = operator.reload().await.expect("ReloadConfig");
     assert_eq!(reloaded.applied_keys, ["servers"]);
-    use v1::DeclaredServerOutcome as Outcome;
     assert_eq!(
         changes(&reloaded),
         [

@@ -20,7 +20,8 @@ pub(super) async fn import(
     request: v1::ImportServersRequest,
 ) -> Result<Vec<v1::ImportedServer>> {
     let mut imported = Vec::new();
-    for entry in parse(&request.document_json, &request.variables)? {
+    let variables = request.variables.into_iter().collect();
+    for entry in parse(&request.document_json, &variables)? {
         imported.push(import_one(registry, namespace, entry, request.validate_only).await);
     }
     Ok(imported)

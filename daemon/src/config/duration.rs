@@ -55,7 +55,6 @@ pub mod optional {
     ///
     /// # Errors
     /// Those of the serializer.
-    #[expect(clippy::ref_option, reason = "serde wants it so")]
     pub fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         serializer: S,

@@ -5,7 +5,7 @@
 
 mod jsonc;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -41,7 +41,7 @@ pub struct Entry {
 ///
 /// # Errors
 /// `INVALID_FIELD` `document_json` for what is no such document.
-pub fn parse(document: &str, variables: &HashMap<String, String>) -> Result<Vec<Entry>> {
+pub fn parse(document: &str, variables: &BTreeMap<String, String>) -> Result<Vec<Entry>> {
     let wrong = |text: String| Error::invalid("document_json", text);
     if document.len() > MAX_DOCUMENT {
         let length = document.len();
@@ -86,7 +86,7 @@ pub fn parse(document: &str, variables: &HashMap<String, String>) -> Result<Vec<
     Ok(entries)
 }
 
-fn read(name: &str, entry: &Value, variables: &HashMap<String, String>) -> Entry {
+fn read(name: &str, entry: &Value, variables: &BTreeMap<String, String>) -> Entry {
     let mut missing = BTreeSet::new();
     let mut ignored = Vec::new();
     let server = match filled(entry, variables, &mut missing) {
@@ -215,7 +215,7 @@ fn texts(key: &str, value: Value) -> Result<Value> {
 /// The same with every text filled in.
 fn filled(
     value: &Value,
-    variables: &HashMap<String, String>,
+    variables: &BTreeMap<String, String>,
     missing: &mut BTreeSet<String>,
 ) -> Result<Value> {
     Ok(match value {
@@ -237,7 +237,7 @@ fn filled(
 /// Puts in the variables of a text. What is put in is not looked through again.
 fn fill(
     text: &str,
-    variables: &HashMap<String, String>,
+    variables: &BTreeMap<String, String>,
     missing: &mut BTreeSet<String>,
 ) -> Result<String> {
     let mut filled = String::new();

@@ -9,7 +9,7 @@ use crate::base::Secret;
 use crate::error::Reason;
 use crate::model::spec::TransportSpec;
 
-fn given(variables: &[(&str, &str)]) -> HashMap<String, String> {
+fn given(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     let variables = variables.iter();
     variables
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -147,7 +147,7 @@ fn a_bad_entry_does_not_stop_the_others() {
         "f-key": {"command": "x", "mcpSidecar": {"nothing": 1}},
         "g-good": {"command": "x"},
     }});
-    let entries = parse(&document.to_string(), &HashMap::new()).unwrap();
+    let entries = parse(&document.to_string(), &BTreeMap::new()).unwrap();
     let good: Vec<_> = entries.iter().map(|entry| entry.server.is_ok()).collect();
     assert_eq!(good, [false, false, false, false, false, false, true]);
     for bad in [
@@ -157,7 +157,7 @@ fn a_bad_entry_does_not_stop_the_others() {
         r#"{"mcpServers": []}"#,
         "{\"servers\": {}} x",
     ] {
-        let error = parse(bad, &HashMap::new()).unwrap_err();
+        let error = parse(bad, &BTreeMap::new()).unwrap_err();
         assert_eq!(error.field(), Some("document_json"), "{bad}");
     }
 }

@@ -448,7 +448,7 @@ fn what_is_wrong_with_a_server_is_said_with_its_key() {
         [[servers]]
         id = "My Notes"
         url = "ftp://x"
-        headers = { Authorization = "Bearer x", X = { file = "relative" } }
+        headers = { Authorization = "Bearer x" }
         [[servers]]
         id = "a"
         namespace = "a/b"
@@ -460,6 +460,25 @@ fn what_is_wrong_with_a_server_is_said_with_its_key() {
         id = "b"
         unix_socket = "/s"
         env = { A = { credential = "../x" } }
+        [[servers]]
+        id = "c"
+        url = "https://x.example"
+        headers = { X = { file = "relative" }, Y = { credential = "../x" } }
     "#;
-    insta::assert_snapshot!(file_problems(text).join("\n"));
+    let problems = file_problems(text).join("\n");
+    for said in [
+        "`servers.0.id` is `My Notes`; write it as `my-notes`",
+        "`servers.0.headers.Authorization` is a secret",
+        "`servers.4.headers.X` names the file `relative`",
+        "`servers.0.url` is wrong: the scheme of `ftp://x`",
+        "`servers.1.namespace` is wrong",
+        "`servers.1.command` is set, and `stdio.enabled` is false",
+        "`servers.1.headers` is wrong",
+        "`servers.2.url` is wrong: give exactly one of `url`, `command` and `unix_socket`",
+        "`servers.3.id` is `b`, as that of `servers.2`",
+        "`servers.3.env` is wrong",
+        "`servers.4.headers.Y` names the credential `../x`",
+    ] {
+        assert!(problems.contains(said), "{said}\n{problems}");
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Blocks; says of everything that is wrong which server it is.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -34,10 +35,12 @@ pub fn read(config: &Config, credentials: Option<&Path>) -> Result<Vec<Declared>
         match read {
             Ok(one) => declared.push(one),
             Err(error) => {
-                problems.push_str(&format!(
-                    "\n  - `servers.{index}` (`{}`): {error}",
-                    server.id
-                ));
+                let id = &server.id;
+                let _ = write!(
+                    problems,
+                    "
+  - `servers.{index}` (`{id}`): {error}"
+                );
             }
         }
     }

@@ -42,6 +42,13 @@ impl Operation {
         reload.map_err(|cause| Error::internal(format!("the reload failed: {cause}")))?
     }
 
+    /// The same for a caller that does not wait: what comes of it is in the log.
+    pub fn reload_in_background(&self) {
+        let this = self.clone();
+        let reload = async move { this.reload_now(false).await };
+        self.0.parts.tasks.spawn(reload);
+    }
+
     async fn reload_now(&self, validate_only: bool) -> Result<Reloaded> {
         if validate_only {
             return self.exchange(true).await;
