@@ -239,12 +239,12 @@ async fn the_readme_is_right_about_grpcurl() {
             match method.as_str() {
                 "ListElicitations" => question = id_in(&said, "id"),
                 "AddServer" if line.contains("npx") => {
-                    assert!(said.contains("CONNECTION_STATE_READY"), "{said}")
+                    assert!(said.contains("CONNECTION_STATE_READY"), "{said}");
                 }
                 "AddServer" => assert!(!said.contains("\"secret\""), "{said}"),
                 "CallTool" => assert!(said.contains("Echo: hello"), "{said}"),
                 "RespondElicitation" => {
-                    assert!(said.contains("ELICITATION_STATE_ANSWERED"), "{said}")
+                    assert!(said.contains("ELICITATION_STATE_ANSWERED"), "{said}");
                 }
                 _ => assert!(!said.is_empty(), "{line}"),
             }
