@@ -363,7 +363,7 @@ fn what_is_printed_gives_the_same_configuration() {
 }
 
 /// Keys of the annotated file that are not set by default, or go by the surroundings.
-const UNSET: [&str; 8] = [
+const UNSET: [&str; 10] = [
     "data_dir",
     "path",
     "key_file",
@@ -372,6 +372,8 @@ const UNSET: [&str; 8] = [
     "error_redirect",
     "client_metadata_url",
     "otlp_endpoint",
+    "file",
+    "listen",
 ];
 
 #[test]
@@ -383,7 +385,7 @@ fn the_annotated_file_has_every_key_with_its_default() {
     let mut text = String::new();
     for line in annotated.lines() {
         in_list = (in_list || line.starts_with("#[[")) && !line.is_empty();
-        // By default there is no rule, some keys are not set, and the two paths go by the surroundings.
+        // By default there is no rule, some keys are not set, and some paths go by the surroundings.
         let key = line.strip_prefix('#').filter(is_key).filter(|key| {
             let name = key.split(' ').next().unwrap_or_default();
             !in_list && !UNSET.contains(&name)
