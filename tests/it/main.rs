@@ -75,6 +75,7 @@ mod task_transports;
 mod tasks;
 mod three_processes;
 mod transports;
+mod typescript_sdk;
 mod unattended;
 mod updates;
 mod vault;

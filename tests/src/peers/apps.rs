@@ -15,7 +15,8 @@ use crate::wait::within;
 pub fn have_runtimes(story: &str, runtimes: &[&str]) -> bool {
     let there = |name: &str| {
         let mut command = std::process::Command::new(name);
-        let quiet = command.arg("--version").stdout(Stdio::null());
+        let version = if name == "go" { "version" } else { "--version" };
+        let quiet = command.arg(version).stdout(Stdio::null());
         quiet.stderr(Stdio::null()).status()
     };
     for name in runtimes {
@@ -41,7 +42,7 @@ fn protos() -> PathBuf {
 }
 
 /// Runs an app to its end and returns what it printed.
-async fn run(command: &mut Command) -> String {
+pub(crate) async fn run(command: &mut Command) -> String {
     let command = command.stdin(Stdio::null()).kill_on_drop(true);
     let output = within("the end of the app", command.output()).await;
     let output = output.unwrap_or_else(|cause| panic!("cannot start {command:?}: {cause}"));
@@ -72,35 +73,52 @@ pub async fn wait_for(socket: &Path, call: &str) -> (String, String) {
     (state.to_owned(), outcome.to_owned())
 }
 
-/// An app in Node that follows updates and answers questions when it is told to.
-pub struct Follower {
+/// An app in Node that follows updates and answers questions when it is told to; it follows from a snapshot on.
+pub async fn follower(socket: &Path) -> App {
+    let set = installed("nodeapp").await;
+    let mut command = Command::new("node");
+    command
+        .arg(super::catalogue::placed(&set, &source("follower.mjs")))
+        .args([socket, &protos()]);
+    let mut app = App::start(&mut command);
+    app.find("a snapshot", |line| line["following"] == true)
+        .await;
+    app
+}
+
+/// An app that says what it sees, a JSON object a line, and is told what to do in the same way.
+pub struct App {
     process: Group,
     input: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
 }
 
-impl Follower {
-    /// Starts it; it follows from a snapshot on.
-    pub async fn start(socket: &Path) -> Self {
-        let set = installed("nodeapp").await;
-        let mut command = Command::new("node");
-        command
-            .arg(super::catalogue::placed(&set, &source("follower.mjs")))
-            .args([socket, &protos()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut process = Group::spawn(&mut command).expect("start `node`");
+impl App {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let process = Group::spawn(command);
+        let mut process = process.unwrap_or_else(|cause| panic!("start {command:?}: {cause}"));
         let input = process.take_stdin().expect("its input");
         let output = process.take_stdout().expect("its output");
         let said = BufReader::new(output).lines();
-        let mut app = Self {
+        Self {
             process,
             input,
             said,
-        };
-        app.find("a snapshot", |line| line["following"] == true)
-            .await;
-        app
+        }
+    }
+
+    /// Waits for its end, which is a good one.
+    pub async fn ends(mut self) {
+        let status = self.process.wait(crate::wait::PATIENCE).await;
+        let status = status.expect("the app ends");
+        assert!(status.success(), "the app ended with {status}");
+    }
+
+    /// The next thing that it says.
+    pub async fn next(&mut self) -> serde_json::Value {
+        self.find("anything", |_| true).await
     }
 
     /// Process id.
@@ -113,6 +131,22 @@ impl Follower {
         let line = format!("{word}\n");
         let told = self.input.write_all(line.as_bytes()).await;
         told.expect("the app listens");
+    }
+
+    /// Reads on until a line holds this text, for an app that speaks to people.
+    pub async fn hears(&mut self, text: &str) {
+        let mut heard = Vec::new();
+        let search = async {
+            loop {
+                let line = self.said.next_line().await.expect("read what the app says");
+                let line = line.unwrap_or_else(|| panic!("the app ended after {heard:#?}"));
+                if line.contains(text) {
+                    return;
+                }
+                heard.push(line);
+            }
+        };
+        within(&format!("the app to say: {text}"), search).await;
     }
 
     /// Reads on until it says something that is looked for.

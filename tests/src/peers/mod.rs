@@ -7,6 +7,7 @@ pub mod apps;
 pub mod catalogue;
 pub mod chromium;
 pub mod install;
+pub mod packages;
 
 use std::net::SocketAddr;
 use std::process::Stdio;
