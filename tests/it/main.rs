@@ -40,6 +40,7 @@ mod encodings;
 mod eras;
 mod fake_auth;
 mod fidelity;
+mod go_sdk;
 mod half_open;
 mod harness;
 mod headers;
