@@ -57,7 +57,7 @@ func (e *Error) Unwrap() error { return e.cause }
 func (e *Error) IsConnectionLost() bool { return e.Reason == "" && e.Code == codes.Unavailable }
 
 // IsRetryable says whether the same request may be sent again with a chance to succeed and without the risk that it is carried
-// out twice.
+// out twice. A lost connection never is: grpc-go does not tell whether the request was sent.
 func (e *Error) IsRetryable() bool {
 	switch e.Code {
 	case codes.Unavailable:

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use mcp_sidecar_tests::asker::{asker, strange_token};
-use mcp_sidecar_tests::peers::apps::{App, have_runtimes};
+use mcp_sidecar_tests::peers::apps::{App, need_runtimes};
 use mcp_sidecar_tests::peers::catalogue::demo_http;
 use mcp_sidecar_tests::peers::packages::{fenced, go_programs};
 use mcp_sidecar_tests::prelude::*;
@@ -36,9 +36,7 @@ async fn stage() -> (TestDaemon, mcp_sidecar_tests::peers::HttpPeer, FakeMcp) {
 
 #[tokio::test]
 async fn the_readme_of_the_go_client_says_what_is_so() {
-    if !have_runtimes("the README of the Go client", &["go"]) {
-        return;
-    }
+    need_runtimes("the README of the Go client", &["go"]);
     let readme = workspace_dir().join("client-sdk/go/README.md");
     let blocks = fenced(&readme, "go").into_iter().enumerate();
     let programs = blocks.map(|(number, code)| (format!("readme{number}"), code));
@@ -72,9 +70,7 @@ async fn the_readme_of_the_go_client_says_what_is_so() {
 
 #[tokio::test]
 async fn an_app_on_the_go_client_keeps_up_with_everything() {
-    if !have_runtimes("the story of the Go client", &["go"]) {
-        return;
-    }
+    need_runtimes("the story of the Go client", &["go"]);
     let code = workspace_dir().join("tests/apps/go/story.go");
     let code = std::fs::read_to_string(code).unwrap();
     let programs = built("story", vec![("story".to_owned(), code)]).await;

@@ -48,6 +48,7 @@ mod hostile;
 mod http2;
 mod human;
 mod interleavings;
+mod interop_stubs;
 mod isolation;
 mod legacy_tasks;
 mod lifecycle;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use mcp_sidecar_tests::asker::{asker, strange_token};
-use mcp_sidecar_tests::peers::apps::{App, have_runtimes};
+use mcp_sidecar_tests::peers::apps::{App, need_runtimes};
 use mcp_sidecar_tests::peers::catalogue::demo_http;
 use mcp_sidecar_tests::peers::packages::{compile_typescript, fenced, typescript_app};
 use mcp_sidecar_tests::prelude::*;
@@ -49,9 +49,7 @@ const RUNTIMES: [&str; 2] = ["node", "npm"];
 
 #[tokio::test]
 async fn the_readme_of_the_typescript_client_says_what_is_so() {
-    if !have_runtimes("the README of the TypeScript client", &RUNTIMES) {
-        return;
-    }
+    need_runtimes("the README of the TypeScript client", &RUNTIMES);
     let readme = workspace_dir().join("client-sdk/typescript/README.md");
     let blocks = fenced(&readme, "ts");
     let named = blocks.into_iter().enumerate();
@@ -89,9 +87,7 @@ async fn the_readme_of_the_typescript_client_says_what_is_so() {
 
 #[tokio::test]
 async fn the_examples_of_the_typescript_client_run_from_its_package() {
-    if !have_runtimes("the examples of the TypeScript client", &RUNTIMES) {
-        return;
-    }
+    need_runtimes("the examples of the TypeScript client", &RUNTIMES);
     let app = tokio::task::spawn_blocking(typescript_app).await.unwrap();
     let examples = app.join("node_modules/mcp-sidecar-client/examples");
     let mut daemon = TestDaemon::start().await;
@@ -205,9 +201,7 @@ async fn sdk_story(app: &mut App, fake: &FakeMcp) {
 
 #[tokio::test]
 async fn an_app_on_the_typescript_client_keeps_up_with_everything() {
-    if !have_runtimes("the story of the TypeScript client", &RUNTIMES) {
-        return;
-    }
+    need_runtimes("the story of the TypeScript client", &RUNTIMES);
     let code = workspace_dir().join("tests/apps/typescript/story.mts");
     let code = std::fs::read_to_string(code).unwrap();
     let (_kept, place) = compiled(vec![("story.mts".to_owned(), code)]).await;

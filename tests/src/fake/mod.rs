@@ -34,6 +34,7 @@ mod place;
 pub mod proxy;
 pub mod relay;
 mod reply;
+mod showcase;
 pub mod tls;
 
 pub use builder::Builder;
@@ -41,6 +42,7 @@ use channel::Channel;
 use place::{Place, SOCKET, ServerTask};
 pub use reply::{Dropped, Reply, SseWriter, Step, Write, body, stream};
 use reply::{Pending, Wire, play};
+pub use showcase::showcase;
 
 /// Newest version of the modern era.
 pub const MODERN: &str = "2026-07-28";

@@ -10,27 +10,41 @@ use super::install::installed;
 use crate::process::{Group, not_tested, workspace_dir};
 use crate::wait::within;
 
+/// Why one of these programs cannot be started, if one cannot.
+fn missing(runtimes: &[&str]) -> Option<String> {
+    runtimes.iter().find_map(|name| {
+        let mut command = std::process::Command::new(name);
+        let version = if *name == "go" {
+            "version"
+        } else {
+            "--version"
+        };
+        let quiet = command.arg(version).stdout(Stdio::null());
+        match quiet.stderr(Stdio::null()).status() {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("`{name} {version}` ended with {status}")),
+            Err(cause) => Some(format!("`{name}` cannot be started: {cause}")),
+        }
+    })
+}
+
 /// Whether these programs can be started. If one cannot, the story is left out; where everything has to be tested
 /// (`CI=true`) it fails.
 pub fn have_runtimes(story: &str, runtimes: &[&str]) -> bool {
-    let there = |name: &str| {
-        let mut command = std::process::Command::new(name);
-        let version = if name == "go" { "version" } else { "--version" };
-        let quiet = command.arg(version).stdout(Stdio::null());
-        quiet.stderr(Stdio::null()).status()
+    let Some(why) = missing(runtimes) else {
+        return true;
     };
-    for name in runtimes {
-        let why = match there(name) {
-            Ok(status) if status.success() => continue,
-            Ok(status) => format!("`{name} --version` ended with {status}"),
-            Err(cause) => format!("`{name}` cannot be started: {cause}"),
-        };
-        let complete = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(!complete, "{story} has to be tested here, but {why}");
-        not_tested(&format!("{story}, because {why}"));
-        return false;
+    let complete = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(!complete, "{story} has to be tested here, but {why}");
+    not_tested(&format!("{story}, because {why}"));
+    false
+}
+
+/// Fails if one of these programs cannot be started, and says which.
+pub fn need_runtimes(story: &str, runtimes: &[&str]) {
+    if let Some(why) = missing(runtimes) {
+        panic!("{story} cannot be told, because {why}");
     }
-    true
 }
 
 fn source(file: &str) -> PathBuf {
@@ -133,20 +147,22 @@ impl App {
         told.expect("the app listens");
     }
 
-    /// Reads on until a line holds this text, for an app that speaks to people.
-    pub async fn hears(&mut self, text: &str) {
+    /// Reads on until a line holds this text, for an app that speaks to people; everything that it said.
+    pub async fn hears(&mut self, text: &str) -> Vec<String> {
         let mut heard = Vec::new();
         let search = async {
             loop {
                 let line = self.said.next_line().await.expect("read what the app says");
                 let line = line.unwrap_or_else(|| panic!("the app ended after {heard:#?}"));
-                if line.contains(text) {
+                let found = line.contains(text);
+                heard.push(line);
+                if found {
                     return;
                 }
-                heard.push(line);
             }
         };
         within(&format!("the app to say: {text}"), search).await;
+        heard
     }
 
     /// Reads on until it says something that is looked for.

@@ -14,6 +14,8 @@ pub enum Source {
     Npm,
     /// pip, into a virtual environment.
     Pip,
+    /// The Go module proxy: programs.
+    Go,
 }
 
 /// Packages that are installed together.
@@ -84,6 +86,21 @@ pub const SETS: &[Set] = &[
             "typescript@7.0.2",
             "zod@4.6.7",
         ],
+    },
+    Set {
+        name: "buf",
+        source: Source::Npm,
+        packages: &["@bufbuild/buf@1.75.0", "ts-proto@2.18.0"],
+    },
+    Set {
+        name: "protoc-gen-go",
+        source: Source::Go,
+        packages: &["google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12"],
+    },
+    Set {
+        name: "protoc-gen-go-grpc",
+        source: Source::Go,
+        packages: &["google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2"],
     },
     Set {
         name: "pyapp",
@@ -171,11 +188,16 @@ fn fill(set: &Set, dir: &Path) -> Result<(), String> {
                 .args(pip)
                 .args(set.packages))
         }
+        Source::Go => run(Command::new("go")
+            .arg("install")
+            .args(set.packages)
+            .env("GOBIN", dir)
+            .env_remove("GOFLAGS")),
     }
 }
 
 /// Runs a command to its end; what it said is the error.
-pub(super) fn run(command: &mut Command) -> Result<(), String> {
+pub fn run(command: &mut Command) -> Result<(), String> {
     let output = command
         .output()
         .map_err(|cause| format!("{command:?}: {cause}"))?;

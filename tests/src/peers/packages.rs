@@ -137,20 +137,12 @@ pub fn go_programs(name: &str, programs: &[(String, String)]) -> Vec<PathBuf> {
     let name = format!("go-{name}-{:08x}", version.finish() >> 32);
     let dir = made_once(&name, &[&sdk], |dir| {
         run(Command::new("go").args(["vet", "./..."]).current_dir(&sdk))?;
-        let module =
-            std::fs::read_to_string(sdk.join("go.mod")).map_err(|cause| cause.to_string())?;
-        let path = module
-            .lines()
-            .next()
-            .and_then(|line| line.strip_prefix("module "));
-        let path = path.ok_or("the first line of `go.mod` names the module")?;
-        let module = format!(
-            "{}\nrequire {path} v0.0.0\n\nreplace {path} => {}\n",
-            module.replacen(path, "example.com/app", 1),
-            sdk.display()
-        );
-        std::fs::write(dir.join("go.mod"), module).map_err(|cause| cause.to_string())?;
-        std::fs::copy(sdk.join("go.sum"), dir.join("go.sum")).map_err(|cause| cause.to_string())?;
+        let path = go_module(dir)?;
+        let manifest = dir.join("go.mod");
+        let module = std::fs::read_to_string(&manifest).map_err(|cause| cause.to_string())?;
+        let sdk = sdk.display();
+        let module = format!("{module}\nrequire {path} v0.0.0\n\nreplace {path} => {sdk}\n");
+        std::fs::write(&manifest, module).map_err(|cause| cause.to_string())?;
         for (program, code) in programs {
             let source = dir.join(program);
             std::fs::create_dir_all(&source).map_err(|cause| cause.to_string())?;
@@ -165,4 +157,18 @@ pub fn go_programs(name: &str, programs: &[(String, String)]) -> Vec<PathBuf> {
         .iter()
         .map(|(program, _)| dir.join("bin").join(program))
         .collect()
+}
+
+/// Makes a directory the module `example.com/app`, with the modules that the Go client has, at the same versions; returns the
+/// path of the client's module.
+pub fn go_module(dir: &Path) -> Result<String, String> {
+    let sdk = workspace_dir().join("client-sdk/go");
+    let module = std::fs::read_to_string(sdk.join("go.mod")).map_err(|cause| cause.to_string())?;
+    let mut lines = module.lines();
+    let path = lines.next().and_then(|line| line.strip_prefix("module "));
+    let path = path.ok_or("the first line of `go.mod` names the module")?;
+    let app = module.replacen(path, "example.com/app", 1);
+    std::fs::write(dir.join("go.mod"), app).map_err(|cause| cause.to_string())?;
+    std::fs::copy(sdk.join("go.sum"), dir.join("go.sum")).map_err(|cause| cause.to_string())?;
+    Ok(path.to_owned())
 }
