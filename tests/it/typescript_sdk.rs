@@ -124,6 +124,7 @@ async fn sdk_story(app: &mut App, fake: &FakeMcp) {
     let exact = r#"{"big":9223372036854775807,"small":7,"text":"123456789012345678901"}"#;
     let numbers = app.next().await;
     assert_eq!(numbers["raw"], exact);
+    assert_eq!(numbers["long"], "98765432109876543210");
     assert_eq!(numbers["written"], true);
     assert_eq!(numbers["digits"]["big"], "9223372036854775807");
     assert_eq!(numbers["parsed"]["text"], "123456789012345678901");

@@ -30,8 +30,10 @@ const client = await Client.connect();
 
 // Numbers go through with all their digits.
 const exact = '{"big":9223372036854775807,"small":7,"text":"123456789012345678901"}';
+const long = parseJson(`{"text":"${"line\\n".repeat(8_000_000)}","big":98765432109876543210}`) as { big: bigint };
 const echoed = await client.callTool({ serverId: "demo-http", toolName: "echo", argumentsJson: exact });
 say({
+  long: String(long.big),
   raw: echoed.structuredContentJson,
   parsed: structuredOf(echoed),
   digits: structuredOf(echoed, "string"),
