@@ -1,7 +1,7 @@
 //! A call that is made by one process, answered by another and had by a third, in three languages; the daemon is killed in
 //! between.
 
-use mcp_sidecar_tests::peers::apps::{Follower, have_runtimes, start_call, wait_for};
+use mcp_sidecar_tests::peers::apps::{App, follower, have_runtimes, start_call, wait_for};
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::v1::CallState;
 
@@ -15,7 +15,7 @@ fn is(line: &Value, kind: &str, id: &str, state: &str) -> bool {
 struct After {
     daemon: TestDaemon,
     fake: FakeMcp,
-    node: Follower,
+    node: App,
     call: String,
     question: v1::Elicitation,
 }
@@ -31,7 +31,7 @@ async fn until_the_answer(way: Way, away: bool) -> Option<After> {
     let app = daemon.clients().await;
     let server = app.add_ready(with_forms(http_spec("S", &fake.url()))).await;
 
-    let mut node = Follower::start(daemon.socket()).await;
+    let mut node = follower(daemon.socket()).await;
     if away {
         node.tell("leave").await;
         node.find("it has left", |line| line["left"] == true).await;

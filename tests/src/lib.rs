@@ -15,6 +15,7 @@
     reason = "a test harness fails by panicking, reads the clock and owns its tasks by test"
 )]
 
+pub mod asker;
 pub mod audience;
 pub mod audit;
 pub mod calls;

@@ -6,8 +6,47 @@
 /** What becomes of an integer that a JavaScript number cannot hold exactly. */
 export type BigIntegers = "bigint" | "string" | "number";
 
-const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+const START = /["\d-]/g;
+const NUMBER = /-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
 const INTEGER = /^-?\d+$/;
+
+/** Where the string ends that begins here. Not a regular expression: those run out of stack within a string of some megabytes. */
+function endOfString(text: string, start: number): number {
+  for (let end = text.indexOf('"', start + 1); end >= 0; end = text.indexOf('"', end + 1)) {
+    let backslashes = end;
+    while (text[backslashes - 1] === "\\") {
+      backslashes -= 1;
+    }
+    if ((end - backslashes) % 2 === 0) {
+      return end + 1;
+    }
+  }
+  return text.length;
+}
+
+/** Makes strings of the integers that a number cannot hold; they begin with the mark. */
+function markIntegers(text: string, mark: string): string {
+  let marked = "";
+  let copied = 0;
+  for (let at = 0; ; ) {
+    START.lastIndex = at;
+    const found = START.exec(text);
+    if (found === null) {
+      return copied === 0 ? text : marked + text.slice(copied);
+    }
+    if (found[0] === '"') {
+      at = endOfString(text, found.index);
+      continue;
+    }
+    NUMBER.lastIndex = found.index;
+    const number = NUMBER.exec(text)?.[0] ?? "-";
+    at = found.index + number.length;
+    if (INTEGER.test(number) && !Number.isSafeInteger(Number(number))) {
+      marked += `${text.slice(copied, found.index)}"${mark}${number}"`;
+      copied = at;
+    }
+  }
+}
 
 /**
  * Parses JSON text.
@@ -20,19 +59,12 @@ export function parseJson(text: string, bigIntegers: BigIntegers = "bigint"): un
   if (bigIntegers === "number") {
     return JSON.parse(text);
   }
-  let prefix: string | undefined;
-  const marked = text.replace(TOKENS, (token) => {
-    if (!INTEGER.test(token) || Number.isSafeInteger(Number(token))) {
-      return token;
-    }
-    // A text that holds it, escaped or not, was not written before it was drawn.
-    prefix ??= `integer-${crypto.randomUUID()}:`;
-    return `"${prefix}${token}"`;
-  });
-  if (prefix === undefined) {
+  // No text holds it, escaped or not: they were written before it was drawn.
+  const mark = `integer-${crypto.randomUUID()}:`;
+  const marked = markIntegers(text, mark);
+  if (marked === text) {
     return JSON.parse(text);
   }
-  const mark = prefix;
   return JSON.parse(marked, (_key, value: unknown) => {
     if (typeof value !== "string" || !value.startsWith(mark)) {
       return value;

@@ -89,15 +89,15 @@ export function toModelTools(api: ModelApi, tools: Tool[]): ModelApis[ModelApi][
   switch (api) {
     case "openai-responses":
       return all.map(({ name, description, schema }) => ({
-        type: "function",
+        type: "function" as const,
         name,
         description,
         parameters: schema,
-        strict: false,
+        strict: false as const,
       }));
     case "openai-chat":
       return all.map(({ name, description, schema }) => ({
-        type: "function",
+        type: "function" as const,
         function: { name, description, parameters: schema },
       }));
     case "anthropic":

@@ -10,26 +10,41 @@ use super::install::installed;
 use crate::process::{Group, not_tested, workspace_dir};
 use crate::wait::within;
 
+/// Why one of these programs cannot be started, if one cannot.
+fn missing(runtimes: &[&str]) -> Option<String> {
+    runtimes.iter().find_map(|name| {
+        let mut command = std::process::Command::new(name);
+        let version = if *name == "go" {
+            "version"
+        } else {
+            "--version"
+        };
+        let quiet = command.arg(version).stdout(Stdio::null());
+        match quiet.stderr(Stdio::null()).status() {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("`{name} {version}` ended with {status}")),
+            Err(cause) => Some(format!("`{name}` cannot be started: {cause}")),
+        }
+    })
+}
+
 /// Whether these programs can be started. If one cannot, the story is left out; where everything has to be tested
 /// (`CI=true`) it fails.
 pub fn have_runtimes(story: &str, runtimes: &[&str]) -> bool {
-    let there = |name: &str| {
-        let mut command = std::process::Command::new(name);
-        let quiet = command.arg("--version").stdout(Stdio::null());
-        quiet.stderr(Stdio::null()).status()
+    let Some(why) = missing(runtimes) else {
+        return true;
     };
-    for name in runtimes {
-        let why = match there(name) {
-            Ok(status) if status.success() => continue,
-            Ok(status) => format!("`{name} --version` ended with {status}"),
-            Err(cause) => format!("`{name}` cannot be started: {cause}"),
-        };
-        let complete = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(!complete, "{story} has to be tested here, but {why}");
-        not_tested(&format!("{story}, because {why}"));
-        return false;
+    let complete = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(!complete, "{story} has to be tested here, but {why}");
+    not_tested(&format!("{story}, because {why}"));
+    false
+}
+
+/// Fails if one of these programs cannot be started, and says which.
+pub fn need_runtimes(story: &str, runtimes: &[&str]) {
+    if let Some(why) = missing(runtimes) {
+        panic!("{story} cannot be told, because {why}");
     }
-    true
 }
 
 fn source(file: &str) -> PathBuf {
@@ -41,7 +56,7 @@ fn protos() -> PathBuf {
 }
 
 /// Runs an app to its end and returns what it printed.
-async fn run(command: &mut Command) -> String {
+pub(crate) async fn run(command: &mut Command) -> String {
     let command = command.stdin(Stdio::null()).kill_on_drop(true);
     let output = within("the end of the app", command.output()).await;
     let output = output.unwrap_or_else(|cause| panic!("cannot start {command:?}: {cause}"));
@@ -72,35 +87,52 @@ pub async fn wait_for(socket: &Path, call: &str) -> (String, String) {
     (state.to_owned(), outcome.to_owned())
 }
 
-/// An app in Node that follows updates and answers questions when it is told to.
-pub struct Follower {
+/// An app in Node that follows updates and answers questions when it is told to; it follows from a snapshot on.
+pub async fn follower(socket: &Path) -> App {
+    let set = installed("nodeapp").await;
+    let mut command = Command::new("node");
+    command
+        .arg(super::catalogue::placed(&set, &source("follower.mjs")))
+        .args([socket, &protos()]);
+    let mut app = App::start(&mut command);
+    app.find("a snapshot", |line| line["following"] == true)
+        .await;
+    app
+}
+
+/// An app that says what it sees, a JSON object a line, and is told what to do in the same way.
+pub struct App {
     process: Group,
     input: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
 }
 
-impl Follower {
-    /// Starts it; it follows from a snapshot on.
-    pub async fn start(socket: &Path) -> Self {
-        let set = installed("nodeapp").await;
-        let mut command = Command::new("node");
-        command
-            .arg(super::catalogue::placed(&set, &source("follower.mjs")))
-            .args([socket, &protos()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut process = Group::spawn(&mut command).expect("start `node`");
+impl App {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let process = Group::spawn(command);
+        let mut process = process.unwrap_or_else(|cause| panic!("start {command:?}: {cause}"));
         let input = process.take_stdin().expect("its input");
         let output = process.take_stdout().expect("its output");
         let said = BufReader::new(output).lines();
-        let mut app = Self {
+        Self {
             process,
             input,
             said,
-        };
-        app.find("a snapshot", |line| line["following"] == true)
-            .await;
-        app
+        }
+    }
+
+    /// Waits for its end, which is a good one.
+    pub async fn ends(mut self) {
+        let status = self.process.wait(crate::wait::PATIENCE).await;
+        let status = status.expect("the app ends");
+        assert!(status.success(), "the app ended with {status}");
+    }
+
+    /// The next thing that it says.
+    pub async fn next(&mut self) -> serde_json::Value {
+        self.find("anything", |_| true).await
     }
 
     /// Process id.
@@ -113,6 +145,24 @@ impl Follower {
         let line = format!("{word}\n");
         let told = self.input.write_all(line.as_bytes()).await;
         told.expect("the app listens");
+    }
+
+    /// Reads on until a line holds this text, for an app that speaks to people; everything that it said.
+    pub async fn hears(&mut self, text: &str) -> Vec<String> {
+        let mut heard = Vec::new();
+        let search = async {
+            loop {
+                let line = self.said.next_line().await.expect("read what the app says");
+                let line = line.unwrap_or_else(|| panic!("the app ended after {heard:#?}"));
+                let found = line.contains(text);
+                heard.push(line);
+                if found {
+                    return;
+                }
+            }
+        };
+        within(&format!("the app to say: {text}"), search).await;
+        heard
     }
 
     /// Reads on until it says something that is looked for.

@@ -78,6 +78,33 @@ pub const SETS: &[Set] = &[
         packages: &["@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1"],
     },
     Set {
+        name: "tsbuild",
+        source: Source::Npm,
+        packages: &[
+            "@bufbuild/protobuf@2.14.1",
+            "@grpc/grpc-js@1.14.7",
+            "@types/node@20.19.43",
+            "ai@6.0.325",
+            "typescript@7.0.2",
+            "zod@4.6.7",
+        ],
+    },
+    Set {
+        name: "buf",
+        source: Source::Npm,
+        packages: &["@bufbuild/buf@1.75.0", "ts-proto@2.18.0"],
+    },
+    Set {
+        name: "protoc-gen-go",
+        source: Source::Go,
+        packages: &["google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12"],
+    },
+    Set {
+        name: "protoc-gen-go-grpc",
+        source: Source::Go,
+        packages: &["google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2"],
+    },
+    Set {
         name: "pyapp",
         source: Source::Pip,
         packages: &["grpcio==1.85.1", "grpcio-tools==1.85.1"],
@@ -231,7 +258,7 @@ fn fill(set: &Set, dir: &Path) -> Result<(), String> {
 }
 
 /// Runs a command to its end; what it says on failure.
-pub(super) fn run(command: &mut Command) -> Result<(), String> {
+pub fn run(command: &mut Command) -> Result<(), String> {
     let output = command
         .output()
         .map_err(|cause| format!("{command:?}: {cause}"))?;
@@ -239,5 +266,7 @@ pub(super) fn run(command: &mut Command) -> Result<(), String> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{command:?} ended with {}:\n{said}", output.status))
+    let more = String::from_utf8_lossy(&output.stdout);
+    let status = output.status;
+    Err(format!("{command:?} ended with {status}:\n{said}{more}"))
 }

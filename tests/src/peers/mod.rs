@@ -8,6 +8,7 @@ pub mod catalogue;
 pub mod chromium;
 pub mod install;
 pub mod java;
+pub mod packages;
 pub mod programs;
 pub mod python_sdk;
 
