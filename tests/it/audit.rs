@@ -68,7 +68,9 @@ async fn every_call_is_written_once_with_who_made_it_and_how_it_ended() {
             .await
             .unwrap_err();
         app.read("s", "file:///a").await.unwrap();
-        app.prompt("s", "greet", Default::default()).await.unwrap();
+        app.prompt("s", "greet", std::collections::HashMap::default())
+            .await
+            .unwrap();
         app.list_tools().await;
         app.in_namespace("elsewhere").get("s").await.unwrap_err();
         app.remove("s").await.unwrap();

@@ -730,6 +730,71 @@ func (CacheScope) EnumDescriptor() ([]byte, []int) {
 	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{11}
 }
 
+// What became of an entry of an imported document.
+type ImportOutcome int32
+
+const (
+	// Not set.
+	ImportOutcome_IMPORT_OUTCOME_UNSPECIFIED ImportOutcome = 0
+	// A new server was registered.
+	ImportOutcome_IMPORT_OUTCOME_CREATED ImportOutcome = 1
+	// The server was registered already; its settings were changed to those of the entry.
+	ImportOutcome_IMPORT_OUTCOME_UPDATED ImportOutcome = 2
+	// The same server was registered already, with the same settings.
+	ImportOutcome_IMPORT_OUTCOME_EXISTING ImportOutcome = 3
+	// The document says that the server is disabled: it is registered, and not connected.
+	ImportOutcome_IMPORT_OUTCOME_DISABLED ImportOutcome = 4
+	// Nothing was registered; `refusal` says why.
+	ImportOutcome_IMPORT_OUTCOME_REFUSED ImportOutcome = 5
+)
+
+// Enum value maps for ImportOutcome.
+var (
+	ImportOutcome_name = map[int32]string{
+		0: "IMPORT_OUTCOME_UNSPECIFIED",
+		1: "IMPORT_OUTCOME_CREATED",
+		2: "IMPORT_OUTCOME_UPDATED",
+		3: "IMPORT_OUTCOME_EXISTING",
+		4: "IMPORT_OUTCOME_DISABLED",
+		5: "IMPORT_OUTCOME_REFUSED",
+	}
+	ImportOutcome_value = map[string]int32{
+		"IMPORT_OUTCOME_UNSPECIFIED": 0,
+		"IMPORT_OUTCOME_CREATED":     1,
+		"IMPORT_OUTCOME_UPDATED":     2,
+		"IMPORT_OUTCOME_EXISTING":    3,
+		"IMPORT_OUTCOME_DISABLED":    4,
+		"IMPORT_OUTCOME_REFUSED":     5,
+	}
+)
+
+func (x ImportOutcome) Enum() *ImportOutcome {
+	p := new(ImportOutcome)
+	*p = x
+	return p
+}
+
+func (x ImportOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ImportOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_mcpsidecar_v1_server_proto_enumTypes[12].Descriptor()
+}
+
+func (ImportOutcome) Type() protoreflect.EnumType {
+	return &file_mcpsidecar_v1_server_proto_enumTypes[12]
+}
+
+func (x ImportOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ImportOutcome.Descriptor instead.
+func (ImportOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{12}
+}
+
 // A registered server.
 type Server struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -746,9 +811,11 @@ type Server struct {
 	// When it was registered.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When `spec` was last changed.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// It is in the configuration of the daemon (`[[servers]]`): apps can use it, and neither change nor remove it.
+	FromConfiguration bool `protobuf:"varint,8,opt,name=from_configuration,json=fromConfiguration,proto3" json:"from_configuration,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Server) Reset() {
@@ -828,6 +895,13 @@ func (x *Server) GetUpdateTime() *timestamppb.Timestamp {
 		return x.UpdateTime
 	}
 	return nil
+}
+
+func (x *Server) GetFromConfiguration() bool {
+	if x != nil {
+		return x.FromConfiguration
+	}
+	return false
 }
 
 // How a server is reached and used.
@@ -3711,11 +3785,470 @@ func (x *ServerLogLine) GetStandardOutput() bool {
 	return false
 }
 
+// Request of ServerService.ImportServers.
+type ImportServersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace. Empty: `default`.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The document, JSON, at most 1 MiB with at most 1000 servers.
+	DocumentJson string `protobuf:"bytes,2,opt,name=document_json,json=documentJson,proto3" json:"document_json,omitempty"`
+	// Values for `${NAME}`, `${env:NAME}` and `${input:NAME}` in the document, by NAME. Nothing else is put in: the daemon's own
+	// environment is nobody's business. `${NAME:-default}` has its default where no value is given.
+	Variables map[string]string `protobuf:"bytes,3,rep,name=variables,proto3" json:"variables,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Only tells what would be done.
+	ValidateOnly  bool `protobuf:"varint,4,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportServersRequest) Reset() {
+	*x = ImportServersRequest{}
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportServersRequest) ProtoMessage() {}
+
+func (x *ImportServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportServersRequest.ProtoReflect.Descriptor instead.
+func (*ImportServersRequest) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ImportServersRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ImportServersRequest) GetDocumentJson() string {
+	if x != nil {
+		return x.DocumentJson
+	}
+	return ""
+}
+
+func (x *ImportServersRequest) GetVariables() map[string]string {
+	if x != nil {
+		return x.Variables
+	}
+	return nil
+}
+
+func (x *ImportServersRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+// Response of ServerService.ImportServers.
+type ImportServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entries in the order of the document.
+	Entries       []*ImportedServer `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportServersResponse) Reset() {
+	*x = ImportServersResponse{}
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportServersResponse) ProtoMessage() {}
+
+func (x *ImportServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportServersResponse.ProtoReflect.Descriptor instead.
+func (*ImportServersResponse) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ImportServersResponse) GetEntries() []*ImportedServer {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+// An entry of an imported document.
+type ImportedServer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name in the document.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What became of it.
+	Outcome ImportOutcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=mcpsidecar.v1.ImportOutcome" json:"outcome,omitempty"`
+	// Id of the server; empty if it was refused, or would be new.
+	ServerId string `protobuf:"bytes,3,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// Why it was refused.
+	Refusal *ImportRefusal `protobuf:"bytes,4,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	// Variables that the entry names and that have no value.
+	MissingVariables []string `protobuf:"bytes,5,rep,name=missing_variables,json=missingVariables,proto3" json:"missing_variables,omitempty"`
+	// Keys of the entry that mean nothing to the daemon, and were left out.
+	IgnoredKeys   []string `protobuf:"bytes,6,rep,name=ignored_keys,json=ignoredKeys,proto3" json:"ignored_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportedServer) Reset() {
+	*x = ImportedServer{}
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportedServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportedServer) ProtoMessage() {}
+
+func (x *ImportedServer) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportedServer.ProtoReflect.Descriptor instead.
+func (*ImportedServer) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ImportedServer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ImportedServer) GetOutcome() ImportOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return ImportOutcome_IMPORT_OUTCOME_UNSPECIFIED
+}
+
+func (x *ImportedServer) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+func (x *ImportedServer) GetRefusal() *ImportRefusal {
+	if x != nil {
+		return x.Refusal
+	}
+	return nil
+}
+
+func (x *ImportedServer) GetMissingVariables() []string {
+	if x != nil {
+		return x.MissingVariables
+	}
+	return nil
+}
+
+func (x *ImportedServer) GetIgnoredKeys() []string {
+	if x != nil {
+		return x.IgnoredKeys
+	}
+	return nil
+}
+
+// Why an entry was refused.
+type ImportRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason code, as in `google.rpc.ErrorInfo.reason`.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What is wrong and what to do, for people.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The field of ServerSpec, or the key of the entry, that is not acceptable; empty if it is none.
+	Field         string `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportRefusal) Reset() {
+	*x = ImportRefusal{}
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportRefusal) ProtoMessage() {}
+
+func (x *ImportRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportRefusal.ProtoReflect.Descriptor instead.
+func (*ImportRefusal) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ImportRefusal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ImportRefusal) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ImportRefusal) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+// Request of ServerService.ExportServers.
+type ExportServersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace. Empty: `default`.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Which servers. Empty: all.
+	ServerIds     []string `protobuf:"bytes,2,rep,name=server_ids,json=serverIds,proto3" json:"server_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportServersRequest) Reset() {
+	*x = ExportServersRequest{}
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportServersRequest) ProtoMessage() {}
+
+func (x *ExportServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportServersRequest.ProtoReflect.Descriptor instead.
+func (*ExportServersRequest) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ExportServersRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExportServersRequest) GetServerIds() []string {
+	if x != nil {
+		return x.ServerIds
+	}
+	return nil
+}
+
+// Response of ServerService.ExportServers.
+type ExportServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The document: `mcpServers` as most clients read it. What they have no key for is under `mcpSidecar` in each entry.
+	DocumentJson string `protobuf:"bytes,1,opt,name=document_json,json=documentJson,proto3" json:"document_json,omitempty"`
+	// The variables in it.
+	Variables []*ExportVariable `protobuf:"bytes,2,rep,name=variables,proto3" json:"variables,omitempty"`
+	// Servers with settings that such a document has no form for: client certificates, some ways to get authorized, texts with
+	// `${`. Their entries lack those.
+	IncompleteServerIds []string `protobuf:"bytes,3,rep,name=incomplete_server_ids,json=incompleteServerIds,proto3" json:"incomplete_server_ids,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *ExportServersResponse) Reset() {
+	*x = ExportServersResponse{}
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportServersResponse) ProtoMessage() {}
+
+func (x *ExportServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportServersResponse.ProtoReflect.Descriptor instead.
+func (*ExportServersResponse) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ExportServersResponse) GetDocumentJson() string {
+	if x != nil {
+		return x.DocumentJson
+	}
+	return ""
+}
+
+func (x *ExportServersResponse) GetVariables() []*ExportVariable {
+	if x != nil {
+		return x.Variables
+	}
+	return nil
+}
+
+func (x *ExportServersResponse) GetIncompleteServerIds() []string {
+	if x != nil {
+		return x.IncompleteServerIds
+	}
+	return nil
+}
+
+// A variable in an exported document, in the place of a secret.
+type ExportVariable struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, as in `${NAME}`.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The server whose secret it stands for.
+	ServerId string `protobuf:"bytes,2,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// What it stands for, for example `env.API_KEY` or `headers.Authorization`.
+	Setting       string `protobuf:"bytes,3,opt,name=setting,proto3" json:"setting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportVariable) Reset() {
+	*x = ExportVariable{}
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportVariable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportVariable) ProtoMessage() {}
+
+func (x *ExportVariable) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_server_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportVariable.ProtoReflect.Descriptor instead.
+func (*ExportVariable) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_server_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ExportVariable) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExportVariable) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+func (x *ExportVariable) GetSetting() string {
+	if x != nil {
+		return x.Setting
+	}
+	return ""
+}
+
 var File_mcpsidecar_v1_server_proto protoreflect.FileDescriptor
 
 const file_mcpsidecar_v1_server_proto_rawDesc = "" +
 	"\n" +
-	"\x1amcpsidecar/v1/server.proto\x12\rmcpsidecar.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18mcpsidecar/v1/auth.proto\x1a\x1bmcpsidecar/v1/content.proto\"\xa8\x02\n" +
+	"\x1amcpsidecar/v1/server.proto\x12\rmcpsidecar.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18mcpsidecar/v1/auth.proto\x1a\x1bmcpsidecar/v1/content.proto\"\xd7\x02\n" +
 	"\x06Server\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12-\n" +
@@ -3725,7 +4258,8 @@ const file_mcpsidecar_v1_server_proto_rawDesc = "" +
 	"\vcreate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\"\x98\a\n" +
+	"updateTime\x12-\n" +
+	"\x12from_configuration\x18\b \x01(\bR\x11fromConfiguration\"\x98\a\n" +
 	"\n" +
 	"ServerSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x122\n" +
@@ -3930,7 +4464,40 @@ const file_mcpsidecar_v1_server_proto_rawDesc = "" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
 	"\x05start\x18\x03 \x01(\rR\x05start\x12'\n" +
-	"\x0fstandard_output\x18\x04 \x01(\bR\x0estandardOutput*\x97\x02\n" +
+	"\x0fstandard_output\x18\x04 \x01(\bR\x0estandardOutput\"\x8e\x02\n" +
+	"\x14ImportServersRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12#\n" +
+	"\rdocument_json\x18\x02 \x01(\tR\fdocumentJson\x12P\n" +
+	"\tvariables\x18\x03 \x03(\v22.mcpsidecar.v1.ImportServersRequest.VariablesEntryR\tvariables\x12#\n" +
+	"\rvalidate_only\x18\x04 \x01(\bR\fvalidateOnly\x1a<\n" +
+	"\x0eVariablesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"P\n" +
+	"\x15ImportServersResponse\x127\n" +
+	"\aentries\x18\x01 \x03(\v2\x1d.mcpsidecar.v1.ImportedServerR\aentries\"\x81\x02\n" +
+	"\x0eImportedServer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2\x1c.mcpsidecar.v1.ImportOutcomeR\aoutcome\x12\x1b\n" +
+	"\tserver_id\x18\x03 \x01(\tR\bserverId\x126\n" +
+	"\arefusal\x18\x04 \x01(\v2\x1c.mcpsidecar.v1.ImportRefusalR\arefusal\x12+\n" +
+	"\x11missing_variables\x18\x05 \x03(\tR\x10missingVariables\x12!\n" +
+	"\fignored_keys\x18\x06 \x03(\tR\vignoredKeys\"W\n" +
+	"\rImportRefusal\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
+	"\x05field\x18\x03 \x01(\tR\x05field\"S\n" +
+	"\x14ExportServersRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1d\n" +
+	"\n" +
+	"server_ids\x18\x02 \x03(\tR\tserverIds\"\xad\x01\n" +
+	"\x15ExportServersResponse\x12#\n" +
+	"\rdocument_json\x18\x01 \x01(\tR\fdocumentJson\x12;\n" +
+	"\tvariables\x18\x02 \x03(\v2\x1d.mcpsidecar.v1.ExportVariableR\tvariables\x122\n" +
+	"\x15incomplete_server_ids\x18\x03 \x03(\tR\x13incompleteServerIds\"[\n" +
+	"\x0eExportVariable\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
+	"\tserver_id\x18\x02 \x01(\tR\bserverId\x12\x18\n" +
+	"\asetting\x18\x03 \x01(\tR\asetting*\x97\x02\n" +
 	"\x0fConnectionState\x12 \n" +
 	"\x1cCONNECTION_STATE_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bCONNECTION_STATE_CONNECTING\x10\x01\x12#\n" +
@@ -3997,7 +4564,14 @@ const file_mcpsidecar_v1_server_proto_rawDesc = "" +
 	"CacheScope\x12\x1b\n" +
 	"\x17CACHE_SCOPE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CACHE_SCOPE_PUBLIC\x10\x01\x12\x17\n" +
-	"\x13CACHE_SCOPE_PRIVATE\x10\x022\x8c\a\n" +
+	"\x13CACHE_SCOPE_PRIVATE\x10\x02*\xbd\x01\n" +
+	"\rImportOutcome\x12\x1e\n" +
+	"\x1aIMPORT_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16IMPORT_OUTCOME_CREATED\x10\x01\x12\x1a\n" +
+	"\x16IMPORT_OUTCOME_UPDATED\x10\x02\x12\x1b\n" +
+	"\x17IMPORT_OUTCOME_EXISTING\x10\x03\x12\x1b\n" +
+	"\x17IMPORT_OUTCOME_DISABLED\x10\x04\x12\x1a\n" +
+	"\x16IMPORT_OUTCOME_REFUSED\x10\x052\xc4\b\n" +
 	"\rServerService\x12N\n" +
 	"\tAddServer\x12\x1f.mcpsidecar.v1.AddServerRequest\x1a .mcpsidecar.v1.AddServerResponse\x12N\n" +
 	"\tGetServer\x12\x1f.mcpsidecar.v1.GetServerRequest\x1a .mcpsidecar.v1.GetServerResponse\x12T\n" +
@@ -4008,7 +4582,9 @@ const file_mcpsidecar_v1_server_proto_rawDesc = "" +
 	"\x10DisconnectServer\x12&.mcpsidecar.v1.DisconnectServerRequest\x1a'.mcpsidecar.v1.DisconnectServerResponse\x12Z\n" +
 	"\rRefreshServer\x12#.mcpsidecar.v1.RefreshServerRequest\x1a$.mcpsidecar.v1.RefreshServerResponse\x12]\n" +
 	"\x0eWaitForServers\x12$.mcpsidecar.v1.WaitForServersRequest\x1a%.mcpsidecar.v1.WaitForServersResponse\x12W\n" +
-	"\fGetServerLog\x12\".mcpsidecar.v1.GetServerLogRequest\x1a#.mcpsidecar.v1.GetServerLogResponseB\xb4\x01\n" +
+	"\fGetServerLog\x12\".mcpsidecar.v1.GetServerLogRequest\x1a#.mcpsidecar.v1.GetServerLogResponse\x12Z\n" +
+	"\rImportServers\x12#.mcpsidecar.v1.ImportServersRequest\x1a$.mcpsidecar.v1.ImportServersResponse\x12Z\n" +
+	"\rExportServers\x12#.mcpsidecar.v1.ExportServersRequest\x1a$.mcpsidecar.v1.ExportServersResponseB\xb4\x01\n" +
 	"\x11com.mcpsidecar.v1B\vServerProtoP\x01Z=github.com/mcp-sidecar/mcp-sidecar/client-sdk/go/mcpsidecarv1\xa2\x02\x03MXX\xaa\x02\rMcpsidecar.V1\xca\x02\rMcpsidecar\\V1\xe2\x02\x19Mcpsidecar\\V1\\GPBMetadata\xea\x02\x0eMcpsidecar::V1b\x06proto3"
 
 var (
@@ -4023,8 +4599,8 @@ func file_mcpsidecar_v1_server_proto_rawDescGZIP() []byte {
 	return file_mcpsidecar_v1_server_proto_rawDescData
 }
 
-var file_mcpsidecar_v1_server_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_mcpsidecar_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_mcpsidecar_v1_server_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
+var file_mcpsidecar_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_mcpsidecar_v1_server_proto_goTypes = []any{
 	(ConnectionState)(0),             // 0: mcpsidecar.v1.ConnectionState
 	(Era)(0),                         // 1: mcpsidecar.v1.Era
@@ -4038,150 +4614,168 @@ var file_mcpsidecar_v1_server_proto_goTypes = []any{
 	(Isolation)(0),                   // 9: mcpsidecar.v1.Isolation
 	(UnixSocketProtocol)(0),          // 10: mcpsidecar.v1.UnixSocketProtocol
 	(CacheScope)(0),                  // 11: mcpsidecar.v1.CacheScope
-	(*Server)(nil),                   // 12: mcpsidecar.v1.Server
-	(*ServerSpec)(nil),               // 13: mcpsidecar.v1.ServerSpec
-	(*ApprovalPolicy)(nil),           // 14: mcpsidecar.v1.ApprovalPolicy
-	(*ApprovalRule)(nil),             // 15: mcpsidecar.v1.ApprovalRule
-	(*QuestionPolicy)(nil),           // 16: mcpsidecar.v1.QuestionPolicy
-	(*HttpTransport)(nil),            // 17: mcpsidecar.v1.HttpTransport
-	(*ClientCertificate)(nil),        // 18: mcpsidecar.v1.ClientCertificate
-	(*Header)(nil),                   // 19: mcpsidecar.v1.Header
-	(*StdioTransport)(nil),           // 20: mcpsidecar.v1.StdioTransport
-	(*UnixSocketTransport)(nil),      // 21: mcpsidecar.v1.UnixSocketTransport
-	(*EnvVar)(nil),                   // 22: mcpsidecar.v1.EnvVar
-	(*ClientCapabilities)(nil),       // 23: mcpsidecar.v1.ClientCapabilities
-	(*Root)(nil),                     // 24: mcpsidecar.v1.Root
-	(*RetryPolicy)(nil),              // 25: mcpsidecar.v1.RetryPolicy
-	(*ServerTimeouts)(nil),           // 26: mcpsidecar.v1.ServerTimeouts
-	(*ServerStatus)(nil),             // 27: mcpsidecar.v1.ServerStatus
-	(*Implementation)(nil),           // 28: mcpsidecar.v1.Implementation
-	(*ListStatus)(nil),               // 29: mcpsidecar.v1.ListStatus
-	(*WithheldTool)(nil),             // 30: mcpsidecar.v1.WithheldTool
-	(*Failure)(nil),                  // 31: mcpsidecar.v1.Failure
-	(*AddServerRequest)(nil),         // 32: mcpsidecar.v1.AddServerRequest
-	(*AddServerResponse)(nil),        // 33: mcpsidecar.v1.AddServerResponse
-	(*GetServerRequest)(nil),         // 34: mcpsidecar.v1.GetServerRequest
-	(*GetServerResponse)(nil),        // 35: mcpsidecar.v1.GetServerResponse
-	(*ListServersRequest)(nil),       // 36: mcpsidecar.v1.ListServersRequest
-	(*ListServersResponse)(nil),      // 37: mcpsidecar.v1.ListServersResponse
-	(*UpdateServerRequest)(nil),      // 38: mcpsidecar.v1.UpdateServerRequest
-	(*UpdateServerResponse)(nil),     // 39: mcpsidecar.v1.UpdateServerResponse
-	(*RemoveServerRequest)(nil),      // 40: mcpsidecar.v1.RemoveServerRequest
-	(*RemoveServerResponse)(nil),     // 41: mcpsidecar.v1.RemoveServerResponse
-	(*ConnectServerRequest)(nil),     // 42: mcpsidecar.v1.ConnectServerRequest
-	(*ConnectServerResponse)(nil),    // 43: mcpsidecar.v1.ConnectServerResponse
-	(*DisconnectServerRequest)(nil),  // 44: mcpsidecar.v1.DisconnectServerRequest
-	(*DisconnectServerResponse)(nil), // 45: mcpsidecar.v1.DisconnectServerResponse
-	(*RefreshServerRequest)(nil),     // 46: mcpsidecar.v1.RefreshServerRequest
-	(*RefreshServerResponse)(nil),    // 47: mcpsidecar.v1.RefreshServerResponse
-	(*WaitForServersRequest)(nil),    // 48: mcpsidecar.v1.WaitForServersRequest
-	(*WaitForServersResponse)(nil),   // 49: mcpsidecar.v1.WaitForServersResponse
-	(*GetServerLogRequest)(nil),      // 50: mcpsidecar.v1.GetServerLogRequest
-	(*GetServerLogResponse)(nil),     // 51: mcpsidecar.v1.GetServerLogResponse
-	(*ServerLogLine)(nil),            // 52: mcpsidecar.v1.ServerLogLine
-	(*timestamppb.Timestamp)(nil),    // 53: google.protobuf.Timestamp
-	(LogLevel)(0),                    // 54: mcpsidecar.v1.LogLevel
-	(*Authorization)(nil),            // 55: mcpsidecar.v1.Authorization
-	(*durationpb.Duration)(nil),      // 56: google.protobuf.Duration
-	(*fieldmaskpb.FieldMask)(nil),    // 57: google.protobuf.FieldMask
+	(ImportOutcome)(0),               // 12: mcpsidecar.v1.ImportOutcome
+	(*Server)(nil),                   // 13: mcpsidecar.v1.Server
+	(*ServerSpec)(nil),               // 14: mcpsidecar.v1.ServerSpec
+	(*ApprovalPolicy)(nil),           // 15: mcpsidecar.v1.ApprovalPolicy
+	(*ApprovalRule)(nil),             // 16: mcpsidecar.v1.ApprovalRule
+	(*QuestionPolicy)(nil),           // 17: mcpsidecar.v1.QuestionPolicy
+	(*HttpTransport)(nil),            // 18: mcpsidecar.v1.HttpTransport
+	(*ClientCertificate)(nil),        // 19: mcpsidecar.v1.ClientCertificate
+	(*Header)(nil),                   // 20: mcpsidecar.v1.Header
+	(*StdioTransport)(nil),           // 21: mcpsidecar.v1.StdioTransport
+	(*UnixSocketTransport)(nil),      // 22: mcpsidecar.v1.UnixSocketTransport
+	(*EnvVar)(nil),                   // 23: mcpsidecar.v1.EnvVar
+	(*ClientCapabilities)(nil),       // 24: mcpsidecar.v1.ClientCapabilities
+	(*Root)(nil),                     // 25: mcpsidecar.v1.Root
+	(*RetryPolicy)(nil),              // 26: mcpsidecar.v1.RetryPolicy
+	(*ServerTimeouts)(nil),           // 27: mcpsidecar.v1.ServerTimeouts
+	(*ServerStatus)(nil),             // 28: mcpsidecar.v1.ServerStatus
+	(*Implementation)(nil),           // 29: mcpsidecar.v1.Implementation
+	(*ListStatus)(nil),               // 30: mcpsidecar.v1.ListStatus
+	(*WithheldTool)(nil),             // 31: mcpsidecar.v1.WithheldTool
+	(*Failure)(nil),                  // 32: mcpsidecar.v1.Failure
+	(*AddServerRequest)(nil),         // 33: mcpsidecar.v1.AddServerRequest
+	(*AddServerResponse)(nil),        // 34: mcpsidecar.v1.AddServerResponse
+	(*GetServerRequest)(nil),         // 35: mcpsidecar.v1.GetServerRequest
+	(*GetServerResponse)(nil),        // 36: mcpsidecar.v1.GetServerResponse
+	(*ListServersRequest)(nil),       // 37: mcpsidecar.v1.ListServersRequest
+	(*ListServersResponse)(nil),      // 38: mcpsidecar.v1.ListServersResponse
+	(*UpdateServerRequest)(nil),      // 39: mcpsidecar.v1.UpdateServerRequest
+	(*UpdateServerResponse)(nil),     // 40: mcpsidecar.v1.UpdateServerResponse
+	(*RemoveServerRequest)(nil),      // 41: mcpsidecar.v1.RemoveServerRequest
+	(*RemoveServerResponse)(nil),     // 42: mcpsidecar.v1.RemoveServerResponse
+	(*ConnectServerRequest)(nil),     // 43: mcpsidecar.v1.ConnectServerRequest
+	(*ConnectServerResponse)(nil),    // 44: mcpsidecar.v1.ConnectServerResponse
+	(*DisconnectServerRequest)(nil),  // 45: mcpsidecar.v1.DisconnectServerRequest
+	(*DisconnectServerResponse)(nil), // 46: mcpsidecar.v1.DisconnectServerResponse
+	(*RefreshServerRequest)(nil),     // 47: mcpsidecar.v1.RefreshServerRequest
+	(*RefreshServerResponse)(nil),    // 48: mcpsidecar.v1.RefreshServerResponse
+	(*WaitForServersRequest)(nil),    // 49: mcpsidecar.v1.WaitForServersRequest
+	(*WaitForServersResponse)(nil),   // 50: mcpsidecar.v1.WaitForServersResponse
+	(*GetServerLogRequest)(nil),      // 51: mcpsidecar.v1.GetServerLogRequest
+	(*GetServerLogResponse)(nil),     // 52: mcpsidecar.v1.GetServerLogResponse
+	(*ServerLogLine)(nil),            // 53: mcpsidecar.v1.ServerLogLine
+	(*ImportServersRequest)(nil),     // 54: mcpsidecar.v1.ImportServersRequest
+	(*ImportServersResponse)(nil),    // 55: mcpsidecar.v1.ImportServersResponse
+	(*ImportedServer)(nil),           // 56: mcpsidecar.v1.ImportedServer
+	(*ImportRefusal)(nil),            // 57: mcpsidecar.v1.ImportRefusal
+	(*ExportServersRequest)(nil),     // 58: mcpsidecar.v1.ExportServersRequest
+	(*ExportServersResponse)(nil),    // 59: mcpsidecar.v1.ExportServersResponse
+	(*ExportVariable)(nil),           // 60: mcpsidecar.v1.ExportVariable
+	nil,                              // 61: mcpsidecar.v1.ImportServersRequest.VariablesEntry
+	(*timestamppb.Timestamp)(nil),    // 62: google.protobuf.Timestamp
+	(LogLevel)(0),                    // 63: mcpsidecar.v1.LogLevel
+	(*Authorization)(nil),            // 64: mcpsidecar.v1.Authorization
+	(*durationpb.Duration)(nil),      // 65: google.protobuf.Duration
+	(*fieldmaskpb.FieldMask)(nil),    // 66: google.protobuf.FieldMask
 }
 var file_mcpsidecar_v1_server_proto_depIdxs = []int32{
-	13, // 0: mcpsidecar.v1.Server.spec:type_name -> mcpsidecar.v1.ServerSpec
-	27, // 1: mcpsidecar.v1.Server.status:type_name -> mcpsidecar.v1.ServerStatus
-	53, // 2: mcpsidecar.v1.Server.create_time:type_name -> google.protobuf.Timestamp
-	53, // 3: mcpsidecar.v1.Server.update_time:type_name -> google.protobuf.Timestamp
-	17, // 4: mcpsidecar.v1.ServerSpec.http:type_name -> mcpsidecar.v1.HttpTransport
-	20, // 5: mcpsidecar.v1.ServerSpec.stdio:type_name -> mcpsidecar.v1.StdioTransport
-	21, // 6: mcpsidecar.v1.ServerSpec.unix_socket:type_name -> mcpsidecar.v1.UnixSocketTransport
-	23, // 7: mcpsidecar.v1.ServerSpec.client_capabilities:type_name -> mcpsidecar.v1.ClientCapabilities
-	24, // 8: mcpsidecar.v1.ServerSpec.roots:type_name -> mcpsidecar.v1.Root
-	25, // 9: mcpsidecar.v1.ServerSpec.retry:type_name -> mcpsidecar.v1.RetryPolicy
-	26, // 10: mcpsidecar.v1.ServerSpec.timeouts:type_name -> mcpsidecar.v1.ServerTimeouts
+	14, // 0: mcpsidecar.v1.Server.spec:type_name -> mcpsidecar.v1.ServerSpec
+	28, // 1: mcpsidecar.v1.Server.status:type_name -> mcpsidecar.v1.ServerStatus
+	62, // 2: mcpsidecar.v1.Server.create_time:type_name -> google.protobuf.Timestamp
+	62, // 3: mcpsidecar.v1.Server.update_time:type_name -> google.protobuf.Timestamp
+	18, // 4: mcpsidecar.v1.ServerSpec.http:type_name -> mcpsidecar.v1.HttpTransport
+	21, // 5: mcpsidecar.v1.ServerSpec.stdio:type_name -> mcpsidecar.v1.StdioTransport
+	22, // 6: mcpsidecar.v1.ServerSpec.unix_socket:type_name -> mcpsidecar.v1.UnixSocketTransport
+	24, // 7: mcpsidecar.v1.ServerSpec.client_capabilities:type_name -> mcpsidecar.v1.ClientCapabilities
+	25, // 8: mcpsidecar.v1.ServerSpec.roots:type_name -> mcpsidecar.v1.Root
+	26, // 9: mcpsidecar.v1.ServerSpec.retry:type_name -> mcpsidecar.v1.RetryPolicy
+	27, // 10: mcpsidecar.v1.ServerSpec.timeouts:type_name -> mcpsidecar.v1.ServerTimeouts
 	9,  // 11: mcpsidecar.v1.ServerSpec.isolation:type_name -> mcpsidecar.v1.Isolation
-	54, // 12: mcpsidecar.v1.ServerSpec.log_level:type_name -> mcpsidecar.v1.LogLevel
-	55, // 13: mcpsidecar.v1.ServerSpec.authorization:type_name -> mcpsidecar.v1.Authorization
-	16, // 14: mcpsidecar.v1.ServerSpec.question_policy:type_name -> mcpsidecar.v1.QuestionPolicy
-	14, // 15: mcpsidecar.v1.ServerSpec.approval:type_name -> mcpsidecar.v1.ApprovalPolicy
-	15, // 16: mcpsidecar.v1.ApprovalPolicy.rules:type_name -> mcpsidecar.v1.ApprovalRule
+	63, // 12: mcpsidecar.v1.ServerSpec.log_level:type_name -> mcpsidecar.v1.LogLevel
+	64, // 13: mcpsidecar.v1.ServerSpec.authorization:type_name -> mcpsidecar.v1.Authorization
+	17, // 14: mcpsidecar.v1.ServerSpec.question_policy:type_name -> mcpsidecar.v1.QuestionPolicy
+	15, // 15: mcpsidecar.v1.ServerSpec.approval:type_name -> mcpsidecar.v1.ApprovalPolicy
+	16, // 16: mcpsidecar.v1.ApprovalPolicy.rules:type_name -> mcpsidecar.v1.ApprovalRule
 	6,  // 17: mcpsidecar.v1.ApprovalPolicy.default_action:type_name -> mcpsidecar.v1.ApprovalAction
 	7,  // 18: mcpsidecar.v1.ApprovalRule.hint:type_name -> mcpsidecar.v1.ToolHint
 	6,  // 19: mcpsidecar.v1.ApprovalRule.action:type_name -> mcpsidecar.v1.ApprovalAction
 	8,  // 20: mcpsidecar.v1.QuestionPolicy.unattended:type_name -> mcpsidecar.v1.UnattendedPolicy
-	56, // 21: mcpsidecar.v1.QuestionPolicy.elicitation_expiry:type_name -> google.protobuf.Duration
-	56, // 22: mcpsidecar.v1.QuestionPolicy.sampling_expiry:type_name -> google.protobuf.Duration
-	56, // 23: mcpsidecar.v1.QuestionPolicy.approval_expiry:type_name -> google.protobuf.Duration
-	19, // 24: mcpsidecar.v1.HttpTransport.headers:type_name -> mcpsidecar.v1.Header
+	65, // 21: mcpsidecar.v1.QuestionPolicy.elicitation_expiry:type_name -> google.protobuf.Duration
+	65, // 22: mcpsidecar.v1.QuestionPolicy.sampling_expiry:type_name -> google.protobuf.Duration
+	65, // 23: mcpsidecar.v1.QuestionPolicy.approval_expiry:type_name -> google.protobuf.Duration
+	20, // 24: mcpsidecar.v1.HttpTransport.headers:type_name -> mcpsidecar.v1.Header
 	3,  // 25: mcpsidecar.v1.HttpTransport.mode:type_name -> mcpsidecar.v1.HttpMode
-	18, // 26: mcpsidecar.v1.HttpTransport.client_certificate:type_name -> mcpsidecar.v1.ClientCertificate
-	22, // 27: mcpsidecar.v1.StdioTransport.env:type_name -> mcpsidecar.v1.EnvVar
+	19, // 26: mcpsidecar.v1.HttpTransport.client_certificate:type_name -> mcpsidecar.v1.ClientCertificate
+	23, // 27: mcpsidecar.v1.StdioTransport.env:type_name -> mcpsidecar.v1.EnvVar
 	10, // 28: mcpsidecar.v1.UnixSocketTransport.protocol:type_name -> mcpsidecar.v1.UnixSocketProtocol
-	19, // 29: mcpsidecar.v1.UnixSocketTransport.headers:type_name -> mcpsidecar.v1.Header
-	56, // 30: mcpsidecar.v1.RetryPolicy.base_delay:type_name -> google.protobuf.Duration
-	56, // 31: mcpsidecar.v1.RetryPolicy.max_delay:type_name -> google.protobuf.Duration
-	56, // 32: mcpsidecar.v1.ServerTimeouts.connect:type_name -> google.protobuf.Duration
-	56, // 33: mcpsidecar.v1.ServerTimeouts.call_idle:type_name -> google.protobuf.Duration
-	56, // 34: mcpsidecar.v1.ServerTimeouts.call:type_name -> google.protobuf.Duration
+	20, // 29: mcpsidecar.v1.UnixSocketTransport.headers:type_name -> mcpsidecar.v1.Header
+	65, // 30: mcpsidecar.v1.RetryPolicy.base_delay:type_name -> google.protobuf.Duration
+	65, // 31: mcpsidecar.v1.RetryPolicy.max_delay:type_name -> google.protobuf.Duration
+	65, // 32: mcpsidecar.v1.ServerTimeouts.connect:type_name -> google.protobuf.Duration
+	65, // 33: mcpsidecar.v1.ServerTimeouts.call_idle:type_name -> google.protobuf.Duration
+	65, // 34: mcpsidecar.v1.ServerTimeouts.call:type_name -> google.protobuf.Duration
 	0,  // 35: mcpsidecar.v1.ServerStatus.state:type_name -> mcpsidecar.v1.ConnectionState
-	53, // 36: mcpsidecar.v1.ServerStatus.state_time:type_name -> google.protobuf.Timestamp
+	62, // 36: mcpsidecar.v1.ServerStatus.state_time:type_name -> google.protobuf.Timestamp
 	1,  // 37: mcpsidecar.v1.ServerStatus.era:type_name -> mcpsidecar.v1.Era
 	2,  // 38: mcpsidecar.v1.ServerStatus.transport:type_name -> mcpsidecar.v1.TransportKind
-	28, // 39: mcpsidecar.v1.ServerStatus.server_info:type_name -> mcpsidecar.v1.Implementation
-	29, // 40: mcpsidecar.v1.ServerStatus.tools:type_name -> mcpsidecar.v1.ListStatus
-	29, // 41: mcpsidecar.v1.ServerStatus.resources:type_name -> mcpsidecar.v1.ListStatus
-	29, // 42: mcpsidecar.v1.ServerStatus.resource_templates:type_name -> mcpsidecar.v1.ListStatus
-	29, // 43: mcpsidecar.v1.ServerStatus.prompts:type_name -> mcpsidecar.v1.ListStatus
-	30, // 44: mcpsidecar.v1.ServerStatus.withheld_tools:type_name -> mcpsidecar.v1.WithheldTool
-	31, // 45: mcpsidecar.v1.ServerStatus.last_failure:type_name -> mcpsidecar.v1.Failure
-	53, // 46: mcpsidecar.v1.ServerStatus.next_retry_time:type_name -> google.protobuf.Timestamp
+	29, // 39: mcpsidecar.v1.ServerStatus.server_info:type_name -> mcpsidecar.v1.Implementation
+	30, // 40: mcpsidecar.v1.ServerStatus.tools:type_name -> mcpsidecar.v1.ListStatus
+	30, // 41: mcpsidecar.v1.ServerStatus.resources:type_name -> mcpsidecar.v1.ListStatus
+	30, // 42: mcpsidecar.v1.ServerStatus.resource_templates:type_name -> mcpsidecar.v1.ListStatus
+	30, // 43: mcpsidecar.v1.ServerStatus.prompts:type_name -> mcpsidecar.v1.ListStatus
+	31, // 44: mcpsidecar.v1.ServerStatus.withheld_tools:type_name -> mcpsidecar.v1.WithheldTool
+	32, // 45: mcpsidecar.v1.ServerStatus.last_failure:type_name -> mcpsidecar.v1.Failure
+	62, // 46: mcpsidecar.v1.ServerStatus.next_retry_time:type_name -> google.protobuf.Timestamp
 	4,  // 47: mcpsidecar.v1.ServerStatus.push:type_name -> mcpsidecar.v1.PushState
-	53, // 48: mcpsidecar.v1.ListStatus.fetch_time:type_name -> google.protobuf.Timestamp
-	56, // 49: mcpsidecar.v1.ListStatus.ttl:type_name -> google.protobuf.Duration
+	62, // 48: mcpsidecar.v1.ListStatus.fetch_time:type_name -> google.protobuf.Timestamp
+	65, // 49: mcpsidecar.v1.ListStatus.ttl:type_name -> google.protobuf.Duration
 	11, // 50: mcpsidecar.v1.ListStatus.cache_scope:type_name -> mcpsidecar.v1.CacheScope
-	53, // 51: mcpsidecar.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	13, // 52: mcpsidecar.v1.AddServerRequest.spec:type_name -> mcpsidecar.v1.ServerSpec
-	56, // 53: mcpsidecar.v1.AddServerRequest.wait_timeout:type_name -> google.protobuf.Duration
-	12, // 54: mcpsidecar.v1.AddServerResponse.server:type_name -> mcpsidecar.v1.Server
+	62, // 51: mcpsidecar.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	14, // 52: mcpsidecar.v1.AddServerRequest.spec:type_name -> mcpsidecar.v1.ServerSpec
+	65, // 53: mcpsidecar.v1.AddServerRequest.wait_timeout:type_name -> google.protobuf.Duration
+	13, // 54: mcpsidecar.v1.AddServerResponse.server:type_name -> mcpsidecar.v1.Server
 	5,  // 55: mcpsidecar.v1.AddServerResponse.outcome:type_name -> mcpsidecar.v1.AddOutcome
-	12, // 56: mcpsidecar.v1.GetServerResponse.server:type_name -> mcpsidecar.v1.Server
+	13, // 56: mcpsidecar.v1.GetServerResponse.server:type_name -> mcpsidecar.v1.Server
 	0,  // 57: mcpsidecar.v1.ListServersRequest.states:type_name -> mcpsidecar.v1.ConnectionState
-	12, // 58: mcpsidecar.v1.ListServersResponse.servers:type_name -> mcpsidecar.v1.Server
-	13, // 59: mcpsidecar.v1.UpdateServerRequest.spec:type_name -> mcpsidecar.v1.ServerSpec
-	57, // 60: mcpsidecar.v1.UpdateServerRequest.update_mask:type_name -> google.protobuf.FieldMask
-	12, // 61: mcpsidecar.v1.UpdateServerResponse.server:type_name -> mcpsidecar.v1.Server
-	56, // 62: mcpsidecar.v1.ConnectServerRequest.wait_timeout:type_name -> google.protobuf.Duration
-	12, // 63: mcpsidecar.v1.ConnectServerResponse.server:type_name -> mcpsidecar.v1.Server
-	12, // 64: mcpsidecar.v1.DisconnectServerResponse.servers:type_name -> mcpsidecar.v1.Server
-	56, // 65: mcpsidecar.v1.RefreshServerRequest.wait_timeout:type_name -> google.protobuf.Duration
-	12, // 66: mcpsidecar.v1.RefreshServerResponse.server:type_name -> mcpsidecar.v1.Server
-	56, // 67: mcpsidecar.v1.WaitForServersRequest.timeout:type_name -> google.protobuf.Duration
-	12, // 68: mcpsidecar.v1.WaitForServersResponse.servers:type_name -> mcpsidecar.v1.Server
-	52, // 69: mcpsidecar.v1.GetServerLogResponse.lines:type_name -> mcpsidecar.v1.ServerLogLine
-	53, // 70: mcpsidecar.v1.ServerLogLine.time:type_name -> google.protobuf.Timestamp
-	32, // 71: mcpsidecar.v1.ServerService.AddServer:input_type -> mcpsidecar.v1.AddServerRequest
-	34, // 72: mcpsidecar.v1.ServerService.GetServer:input_type -> mcpsidecar.v1.GetServerRequest
-	36, // 73: mcpsidecar.v1.ServerService.ListServers:input_type -> mcpsidecar.v1.ListServersRequest
-	38, // 74: mcpsidecar.v1.ServerService.UpdateServer:input_type -> mcpsidecar.v1.UpdateServerRequest
-	40, // 75: mcpsidecar.v1.ServerService.RemoveServer:input_type -> mcpsidecar.v1.RemoveServerRequest
-	42, // 76: mcpsidecar.v1.ServerService.ConnectServer:input_type -> mcpsidecar.v1.ConnectServerRequest
-	44, // 77: mcpsidecar.v1.ServerService.DisconnectServer:input_type -> mcpsidecar.v1.DisconnectServerRequest
-	46, // 78: mcpsidecar.v1.ServerService.RefreshServer:input_type -> mcpsidecar.v1.RefreshServerRequest
-	48, // 79: mcpsidecar.v1.ServerService.WaitForServers:input_type -> mcpsidecar.v1.WaitForServersRequest
-	50, // 80: mcpsidecar.v1.ServerService.GetServerLog:input_type -> mcpsidecar.v1.GetServerLogRequest
-	33, // 81: mcpsidecar.v1.ServerService.AddServer:output_type -> mcpsidecar.v1.AddServerResponse
-	35, // 82: mcpsidecar.v1.ServerService.GetServer:output_type -> mcpsidecar.v1.GetServerResponse
-	37, // 83: mcpsidecar.v1.ServerService.ListServers:output_type -> mcpsidecar.v1.ListServersResponse
-	39, // 84: mcpsidecar.v1.ServerService.UpdateServer:output_type -> mcpsidecar.v1.UpdateServerResponse
-	41, // 85: mcpsidecar.v1.ServerService.RemoveServer:output_type -> mcpsidecar.v1.RemoveServerResponse
-	43, // 86: mcpsidecar.v1.ServerService.ConnectServer:output_type -> mcpsidecar.v1.ConnectServerResponse
-	45, // 87: mcpsidecar.v1.ServerService.DisconnectServer:output_type -> mcpsidecar.v1.DisconnectServerResponse
-	47, // 88: mcpsidecar.v1.ServerService.RefreshServer:output_type -> mcpsidecar.v1.RefreshServerResponse
-	49, // 89: mcpsidecar.v1.ServerService.WaitForServers:output_type -> mcpsidecar.v1.WaitForServersResponse
-	51, // 90: mcpsidecar.v1.ServerService.GetServerLog:output_type -> mcpsidecar.v1.GetServerLogResponse
-	81, // [81:91] is the sub-list for method output_type
-	71, // [71:81] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	13, // 58: mcpsidecar.v1.ListServersResponse.servers:type_name -> mcpsidecar.v1.Server
+	14, // 59: mcpsidecar.v1.UpdateServerRequest.spec:type_name -> mcpsidecar.v1.ServerSpec
+	66, // 60: mcpsidecar.v1.UpdateServerRequest.update_mask:type_name -> google.protobuf.FieldMask
+	13, // 61: mcpsidecar.v1.UpdateServerResponse.server:type_name -> mcpsidecar.v1.Server
+	65, // 62: mcpsidecar.v1.ConnectServerRequest.wait_timeout:type_name -> google.protobuf.Duration
+	13, // 63: mcpsidecar.v1.ConnectServerResponse.server:type_name -> mcpsidecar.v1.Server
+	13, // 64: mcpsidecar.v1.DisconnectServerResponse.servers:type_name -> mcpsidecar.v1.Server
+	65, // 65: mcpsidecar.v1.RefreshServerRequest.wait_timeout:type_name -> google.protobuf.Duration
+	13, // 66: mcpsidecar.v1.RefreshServerResponse.server:type_name -> mcpsidecar.v1.Server
+	65, // 67: mcpsidecar.v1.WaitForServersRequest.timeout:type_name -> google.protobuf.Duration
+	13, // 68: mcpsidecar.v1.WaitForServersResponse.servers:type_name -> mcpsidecar.v1.Server
+	53, // 69: mcpsidecar.v1.GetServerLogResponse.lines:type_name -> mcpsidecar.v1.ServerLogLine
+	62, // 70: mcpsidecar.v1.ServerLogLine.time:type_name -> google.protobuf.Timestamp
+	61, // 71: mcpsidecar.v1.ImportServersRequest.variables:type_name -> mcpsidecar.v1.ImportServersRequest.VariablesEntry
+	56, // 72: mcpsidecar.v1.ImportServersResponse.entries:type_name -> mcpsidecar.v1.ImportedServer
+	12, // 73: mcpsidecar.v1.ImportedServer.outcome:type_name -> mcpsidecar.v1.ImportOutcome
+	57, // 74: mcpsidecar.v1.ImportedServer.refusal:type_name -> mcpsidecar.v1.ImportRefusal
+	60, // 75: mcpsidecar.v1.ExportServersResponse.variables:type_name -> mcpsidecar.v1.ExportVariable
+	33, // 76: mcpsidecar.v1.ServerService.AddServer:input_type -> mcpsidecar.v1.AddServerRequest
+	35, // 77: mcpsidecar.v1.ServerService.GetServer:input_type -> mcpsidecar.v1.GetServerRequest
+	37, // 78: mcpsidecar.v1.ServerService.ListServers:input_type -> mcpsidecar.v1.ListServersRequest
+	39, // 79: mcpsidecar.v1.ServerService.UpdateServer:input_type -> mcpsidecar.v1.UpdateServerRequest
+	41, // 80: mcpsidecar.v1.ServerService.RemoveServer:input_type -> mcpsidecar.v1.RemoveServerRequest
+	43, // 81: mcpsidecar.v1.ServerService.ConnectServer:input_type -> mcpsidecar.v1.ConnectServerRequest
+	45, // 82: mcpsidecar.v1.ServerService.DisconnectServer:input_type -> mcpsidecar.v1.DisconnectServerRequest
+	47, // 83: mcpsidecar.v1.ServerService.RefreshServer:input_type -> mcpsidecar.v1.RefreshServerRequest
+	49, // 84: mcpsidecar.v1.ServerService.WaitForServers:input_type -> mcpsidecar.v1.WaitForServersRequest
+	51, // 85: mcpsidecar.v1.ServerService.GetServerLog:input_type -> mcpsidecar.v1.GetServerLogRequest
+	54, // 86: mcpsidecar.v1.ServerService.ImportServers:input_type -> mcpsidecar.v1.ImportServersRequest
+	58, // 87: mcpsidecar.v1.ServerService.ExportServers:input_type -> mcpsidecar.v1.ExportServersRequest
+	34, // 88: mcpsidecar.v1.ServerService.AddServer:output_type -> mcpsidecar.v1.AddServerResponse
+	36, // 89: mcpsidecar.v1.ServerService.GetServer:output_type -> mcpsidecar.v1.GetServerResponse
+	38, // 90: mcpsidecar.v1.ServerService.ListServers:output_type -> mcpsidecar.v1.ListServersResponse
+	40, // 91: mcpsidecar.v1.ServerService.UpdateServer:output_type -> mcpsidecar.v1.UpdateServerResponse
+	42, // 92: mcpsidecar.v1.ServerService.RemoveServer:output_type -> mcpsidecar.v1.RemoveServerResponse
+	44, // 93: mcpsidecar.v1.ServerService.ConnectServer:output_type -> mcpsidecar.v1.ConnectServerResponse
+	46, // 94: mcpsidecar.v1.ServerService.DisconnectServer:output_type -> mcpsidecar.v1.DisconnectServerResponse
+	48, // 95: mcpsidecar.v1.ServerService.RefreshServer:output_type -> mcpsidecar.v1.RefreshServerResponse
+	50, // 96: mcpsidecar.v1.ServerService.WaitForServers:output_type -> mcpsidecar.v1.WaitForServersResponse
+	52, // 97: mcpsidecar.v1.ServerService.GetServerLog:output_type -> mcpsidecar.v1.GetServerLogResponse
+	55, // 98: mcpsidecar.v1.ServerService.ImportServers:output_type -> mcpsidecar.v1.ImportServersResponse
+	59, // 99: mcpsidecar.v1.ServerService.ExportServers:output_type -> mcpsidecar.v1.ExportServersResponse
+	88, // [88:100] is the sub-list for method output_type
+	76, // [76:88] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_mcpsidecar_v1_server_proto_init() }
@@ -4206,8 +4800,8 @@ func file_mcpsidecar_v1_server_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mcpsidecar_v1_server_proto_rawDesc), len(file_mcpsidecar_v1_server_proto_rawDesc)),
-			NumEnums:      12,
-			NumMessages:   41,
+			NumEnums:      13,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

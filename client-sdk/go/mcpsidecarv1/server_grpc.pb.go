@@ -29,6 +29,8 @@ const (
 	ServerService_RefreshServer_FullMethodName    = "/mcpsidecar.v1.ServerService/RefreshServer"
 	ServerService_WaitForServers_FullMethodName   = "/mcpsidecar.v1.ServerService/WaitForServers"
 	ServerService_GetServerLog_FullMethodName     = "/mcpsidecar.v1.ServerService/GetServerLog"
+	ServerService_ImportServers_FullMethodName    = "/mcpsidecar.v1.ServerService/ImportServers"
+	ServerService_ExportServers_FullMethodName    = "/mcpsidecar.v1.ServerService/ExportServers"
 )
 
 // ServerServiceClient is the client API for ServerService service.
@@ -68,6 +70,14 @@ type ServerServiceClient interface {
 	// its setting `limits.stderr_tail_bytes`. Values of the server's own environment variables of
 	// 6 characters and more are replaced by stars. Lines on standard output that are no messages are there too, marked.
 	GetServerLog(ctx context.Context, in *GetServerLogRequest, opts ...grpc.CallOption) (*GetServerLogResponse, error)
+	// Registers the servers of a document as other MCP clients keep it: `mcpServers` of Claude Desktop, Claude Code (`.mcp.json`),
+	// Cursor, Windsurf and Gemini, `servers` of VS Code, `context_servers` of Zed; comments and trailing commas are allowed.
+	// Nothing is waited for: the servers connect in the background. Each entry has an outcome of its own, and a bad one does not
+	// stop the others; INVALID_ARGUMENT only if the document as a whole cannot be read.
+	ImportServers(ctx context.Context, in *ImportServersRequest, opts ...grpc.CallOption) (*ImportServersResponse, error)
+	// Writes the servers of a namespace as such a document. Values of headers, environment variables and other secrets are
+	// variables in it. To import it again, with values for the variables, gives the same registrations.
+	ExportServers(ctx context.Context, in *ExportServersRequest, opts ...grpc.CallOption) (*ExportServersResponse, error)
 }
 
 type serverServiceClient struct {
@@ -178,6 +188,26 @@ func (c *serverServiceClient) GetServerLog(ctx context.Context, in *GetServerLog
 	return out, nil
 }
 
+func (c *serverServiceClient) ImportServers(ctx context.Context, in *ImportServersRequest, opts ...grpc.CallOption) (*ImportServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ImportServersResponse)
+	err := c.cc.Invoke(ctx, ServerService_ImportServers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *serverServiceClient) ExportServers(ctx context.Context, in *ExportServersRequest, opts ...grpc.CallOption) (*ExportServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExportServersResponse)
+	err := c.cc.Invoke(ctx, ServerService_ExportServers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ServerServiceServer is the server API for ServerService service.
 // All implementations must embed UnimplementedServerServiceServer
 // for forward compatibility.
@@ -215,6 +245,14 @@ type ServerServiceServer interface {
 	// its setting `limits.stderr_tail_bytes`. Values of the server's own environment variables of
 	// 6 characters and more are replaced by stars. Lines on standard output that are no messages are there too, marked.
 	GetServerLog(context.Context, *GetServerLogRequest) (*GetServerLogResponse, error)
+	// Registers the servers of a document as other MCP clients keep it: `mcpServers` of Claude Desktop, Claude Code (`.mcp.json`),
+	// Cursor, Windsurf and Gemini, `servers` of VS Code, `context_servers` of Zed; comments and trailing commas are allowed.
+	// Nothing is waited for: the servers connect in the background. Each entry has an outcome of its own, and a bad one does not
+	// stop the others; INVALID_ARGUMENT only if the document as a whole cannot be read.
+	ImportServers(context.Context, *ImportServersRequest) (*ImportServersResponse, error)
+	// Writes the servers of a namespace as such a document. Values of headers, environment variables and other secrets are
+	// variables in it. To import it again, with values for the variables, gives the same registrations.
+	ExportServers(context.Context, *ExportServersRequest) (*ExportServersResponse, error)
 	mustEmbedUnimplementedServerServiceServer()
 }
 
@@ -254,6 +292,12 @@ func (UnimplementedServerServiceServer) WaitForServers(context.Context, *WaitFor
 }
 func (UnimplementedServerServiceServer) GetServerLog(context.Context, *GetServerLogRequest) (*GetServerLogResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetServerLog not implemented")
+}
+func (UnimplementedServerServiceServer) ImportServers(context.Context, *ImportServersRequest) (*ImportServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ImportServers not implemented")
+}
+func (UnimplementedServerServiceServer) ExportServers(context.Context, *ExportServersRequest) (*ExportServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExportServers not implemented")
 }
 func (UnimplementedServerServiceServer) mustEmbedUnimplementedServerServiceServer() {}
 func (UnimplementedServerServiceServer) testEmbeddedByValue()                       {}
@@ -456,6 +500,42 @@ func _ServerService_GetServerLog_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ServerService_ImportServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ImportServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ServerServiceServer).ImportServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ServerService_ImportServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ServerServiceServer).ImportServers(ctx, req.(*ImportServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ServerService_ExportServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExportServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ServerServiceServer).ExportServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ServerService_ExportServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ServerServiceServer).ExportServers(ctx, req.(*ExportServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ServerService_ServiceDesc is the grpc.ServiceDesc for ServerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -502,6 +582,14 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetServerLog",
 			Handler:    _ServerService_GetServerLog_Handler,
+		},
+		{
+			MethodName: "ImportServers",
+			Handler:    _ServerService_ImportServers_Handler,
+		},
+		{
+			MethodName: "ExportServers",
+			Handler:    _ServerService_ExportServers_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

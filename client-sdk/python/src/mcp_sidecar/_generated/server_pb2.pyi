@@ -390,6 +390,42 @@ CACHE_SCOPE_PRIVATE: CacheScope.ValueType  # 2
 """Whoever has the same authorization."""
 Global___CacheScope: _TypeAlias = CacheScope  # noqa: Y015
 
+class _ImportOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ImportOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImportOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    IMPORT_OUTCOME_UNSPECIFIED: _ImportOutcome.ValueType  # 0
+    """Not set."""
+    IMPORT_OUTCOME_CREATED: _ImportOutcome.ValueType  # 1
+    """A new server was registered."""
+    IMPORT_OUTCOME_UPDATED: _ImportOutcome.ValueType  # 2
+    """The server was registered already; its settings were changed to those of the entry."""
+    IMPORT_OUTCOME_EXISTING: _ImportOutcome.ValueType  # 3
+    """The same server was registered already, with the same settings."""
+    IMPORT_OUTCOME_DISABLED: _ImportOutcome.ValueType  # 4
+    """The document says that the server is disabled: it is registered, and not connected."""
+    IMPORT_OUTCOME_REFUSED: _ImportOutcome.ValueType  # 5
+    """Nothing was registered; `refusal` says why."""
+
+class ImportOutcome(_ImportOutcome, metaclass=_ImportOutcomeEnumTypeWrapper):
+    """What became of an entry of an imported document."""
+
+IMPORT_OUTCOME_UNSPECIFIED: ImportOutcome.ValueType  # 0
+"""Not set."""
+IMPORT_OUTCOME_CREATED: ImportOutcome.ValueType  # 1
+"""A new server was registered."""
+IMPORT_OUTCOME_UPDATED: ImportOutcome.ValueType  # 2
+"""The server was registered already; its settings were changed to those of the entry."""
+IMPORT_OUTCOME_EXISTING: ImportOutcome.ValueType  # 3
+"""The same server was registered already, with the same settings."""
+IMPORT_OUTCOME_DISABLED: ImportOutcome.ValueType  # 4
+"""The document says that the server is disabled: it is registered, and not connected."""
+IMPORT_OUTCOME_REFUSED: ImportOutcome.ValueType  # 5
+"""Nothing was registered; `refusal` says why."""
+Global___ImportOutcome: _TypeAlias = ImportOutcome  # noqa: Y015
+
 @_typing.final
 class Server(_message.Message):
     """A registered server."""
@@ -403,12 +439,15 @@ class Server(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    FROM_CONFIGURATION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """The namespace it belongs to."""
     id: _builtins.str
     """Its id, unique in the namespace: lower-case letters, digits and single hyphens, at most 64."""
     etag: _builtins.str
     """Changes with every change of `spec`; see UpdateServerRequest.etag."""
+    from_configuration: _builtins.bool
+    """It is in the configuration of the daemon (`[[servers]]`): apps can use it, and neither change nor remove it."""
     @_builtins.property
     def spec(self) -> Global___ServerSpec:
         """How it is reached and used. Values of headers and environment variables are never returned."""
@@ -435,10 +474,11 @@ class Server(_message.Message):
         etag: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        from_configuration: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "spec", b"spec", "status", b"status", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "etag", b"etag", "id", b"id", "namespace", b"namespace", "spec", b"spec", "status", b"status", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "etag", b"etag", "from_configuration", b"from_configuration", "id", b"id", "namespace", b"namespace", "spec", b"spec", "status", b"status", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1914,3 +1954,257 @@ class ServerLogLine(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServerLogLine: _TypeAlias = ServerLogLine  # noqa: Y015
+
+@_typing.final
+class ImportServersRequest(_message.Message):
+    """Request of ServerService.ImportServers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class VariablesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """The namespace. Empty: `default`."""
+    document_json: _builtins.str
+    """The document, JSON, at most 1 MiB with at most 1000 servers."""
+    validate_only: _builtins.bool
+    """Only tells what would be done."""
+    @_builtins.property
+    def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Values for `${NAME}`, `${env:NAME}` and `${input:NAME}` in the document, by NAME. Nothing else is put in: the daemon's own
+        environment is nobody's business. `${NAME:-default}` has its default where no value is given.
+        """
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        document_json: _builtins.str = ...,
+        variables: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "namespace", b"namespace", "validate_only", b"validate_only", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportServersRequest: _TypeAlias = ImportServersRequest  # noqa: Y015
+
+@_typing.final
+class ImportServersResponse(_message.Message):
+    """Response of ServerService.ImportServers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportedServer]:
+        """The entries in the order of the document."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___ImportedServer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportServersResponse: _TypeAlias = ImportServersResponse  # noqa: Y015
+
+@_typing.final
+class ImportedServer(_message.Message):
+    """An entry of an imported document."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    MISSING_VARIABLES_FIELD_NUMBER: _builtins.int
+    IGNORED_KEYS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name in the document."""
+    outcome: Global___ImportOutcome.ValueType
+    """What became of it."""
+    server_id: _builtins.str
+    """Id of the server; empty if it was refused, or would be new."""
+    @_builtins.property
+    def refusal(self) -> Global___ImportRefusal:
+        """Why it was refused."""
+
+    @_builtins.property
+    def missing_variables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Variables that the entry names and that have no value."""
+
+    @_builtins.property
+    def ignored_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Keys of the entry that mean nothing to the daemon, and were left out."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        outcome: Global___ImportOutcome.ValueType = ...,
+        server_id: _builtins.str = ...,
+        refusal: Global___ImportRefusal | None = ...,
+        missing_variables: _abc.Iterable[_builtins.str] | None = ...,
+        ignored_keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ignored_keys", b"ignored_keys", "missing_variables", b"missing_variables", "name", b"name", "outcome", b"outcome", "refusal", b"refusal", "server_id", b"server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportedServer: _TypeAlias = ImportedServer  # noqa: Y015
+
+@_typing.final
+class ImportRefusal(_message.Message):
+    """Why an entry was refused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """The reason code, as in `google.rpc.ErrorInfo.reason`."""
+    message: _builtins.str
+    """What is wrong and what to do, for people."""
+    field: _builtins.str
+    """The field of ServerSpec, or the key of the entry, that is not acceptable; empty if it is none."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+        field: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportRefusal: _TypeAlias = ImportRefusal  # noqa: Y015
+
+@_typing.final
+class ExportServersRequest(_message.Message):
+    """Request of ServerService.ExportServers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SERVER_IDS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """The namespace. Empty: `default`."""
+    @_builtins.property
+    def server_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Which servers. Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        server_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "server_ids", b"server_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportServersRequest: _TypeAlias = ExportServersRequest  # noqa: Y015
+
+@_typing.final
+class ExportServersResponse(_message.Message):
+    """Response of ServerService.ExportServers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_SERVER_IDS_FIELD_NUMBER: _builtins.int
+    document_json: _builtins.str
+    """The document: `mcpServers` as most clients read it. What they have no key for is under `mcpSidecar` in each entry."""
+    @_builtins.property
+    def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExportVariable]:
+        """The variables in it."""
+
+    @_builtins.property
+    def incomplete_server_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Servers with settings that such a document has no form for: client certificates, some ways to get authorized, texts with
+        `${`. Their entries lack those.
+        """
+
+    def __init__(
+        self,
+        *,
+        document_json: _builtins.str = ...,
+        variables: _abc.Iterable[Global___ExportVariable] | None = ...,
+        incomplete_server_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "incomplete_server_ids", b"incomplete_server_ids", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportServersResponse: _TypeAlias = ExportServersResponse  # noqa: Y015
+
+@_typing.final
+class ExportVariable(_message.Message):
+    """A variable in an exported document, in the place of a secret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    SETTING_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, as in `${NAME}`."""
+    server_id: _builtins.str
+    """The server whose secret it stands for."""
+    setting: _builtins.str
+    """What it stands for, for example `env.API_KEY` or `headers.Authorization`."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        setting: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "server_id", b"server_id", "setting", b"setting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportVariable: _TypeAlias = ExportVariable  # noqa: Y015

@@ -664,6 +664,70 @@ export function cacheScopeToNumber(object: CacheScope): number {
   }
 }
 
+/** What became of an entry of an imported document. */
+export enum ImportOutcome {
+  /** IMPORT_OUTCOME_UNSPECIFIED - Not set. */
+  IMPORT_OUTCOME_UNSPECIFIED = "IMPORT_OUTCOME_UNSPECIFIED",
+  /** IMPORT_OUTCOME_CREATED - A new server was registered. */
+  IMPORT_OUTCOME_CREATED = "IMPORT_OUTCOME_CREATED",
+  /** IMPORT_OUTCOME_UPDATED - The server was registered already; its settings were changed to those of the entry. */
+  IMPORT_OUTCOME_UPDATED = "IMPORT_OUTCOME_UPDATED",
+  /** IMPORT_OUTCOME_EXISTING - The same server was registered already, with the same settings. */
+  IMPORT_OUTCOME_EXISTING = "IMPORT_OUTCOME_EXISTING",
+  /** IMPORT_OUTCOME_DISABLED - The document says that the server is disabled: it is registered, and not connected. */
+  IMPORT_OUTCOME_DISABLED = "IMPORT_OUTCOME_DISABLED",
+  /** IMPORT_OUTCOME_REFUSED - Nothing was registered; `refusal` says why. */
+  IMPORT_OUTCOME_REFUSED = "IMPORT_OUTCOME_REFUSED",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function importOutcomeFromJSON(object: any): ImportOutcome {
+  switch (object) {
+    case 0:
+    case "IMPORT_OUTCOME_UNSPECIFIED":
+      return ImportOutcome.IMPORT_OUTCOME_UNSPECIFIED;
+    case 1:
+    case "IMPORT_OUTCOME_CREATED":
+      return ImportOutcome.IMPORT_OUTCOME_CREATED;
+    case 2:
+    case "IMPORT_OUTCOME_UPDATED":
+      return ImportOutcome.IMPORT_OUTCOME_UPDATED;
+    case 3:
+    case "IMPORT_OUTCOME_EXISTING":
+      return ImportOutcome.IMPORT_OUTCOME_EXISTING;
+    case 4:
+    case "IMPORT_OUTCOME_DISABLED":
+      return ImportOutcome.IMPORT_OUTCOME_DISABLED;
+    case 5:
+    case "IMPORT_OUTCOME_REFUSED":
+      return ImportOutcome.IMPORT_OUTCOME_REFUSED;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return ImportOutcome.UNRECOGNIZED;
+  }
+}
+
+export function importOutcomeToNumber(object: ImportOutcome): number {
+  switch (object) {
+    case ImportOutcome.IMPORT_OUTCOME_UNSPECIFIED:
+      return 0;
+    case ImportOutcome.IMPORT_OUTCOME_CREATED:
+      return 1;
+    case ImportOutcome.IMPORT_OUTCOME_UPDATED:
+      return 2;
+    case ImportOutcome.IMPORT_OUTCOME_EXISTING:
+      return 3;
+    case ImportOutcome.IMPORT_OUTCOME_DISABLED:
+      return 4;
+    case ImportOutcome.IMPORT_OUTCOME_REFUSED:
+      return 5;
+    case ImportOutcome.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
 /** A registered server. */
 export interface Server {
   /** The namespace it belongs to. */
@@ -685,7 +749,11 @@ export interface Server {
     | Date
     | undefined;
   /** When `spec` was last changed. */
-  updateTime: Date | undefined;
+  updateTime:
+    | Date
+    | undefined;
+  /** It is in the configuration of the daemon (`[[servers]]`): apps can use it, and neither change nor remove it. */
+  fromConfiguration: boolean;
 }
 
 /** How a server is reached and used. */
@@ -1278,6 +1346,91 @@ export interface ServerLogLine {
   standardOutput: boolean;
 }
 
+/** Request of ServerService.ImportServers. */
+export interface ImportServersRequest {
+  /** The namespace. Empty: `default`. */
+  namespace: string;
+  /** The document, JSON, at most 1 MiB with at most 1000 servers. */
+  documentJson: string;
+  /**
+   * Values for `${NAME}`, `${env:NAME}` and `${input:NAME}` in the document, by NAME. Nothing else is put in: the daemon's own
+   * environment is nobody's business. `${NAME:-default}` has its default where no value is given.
+   */
+  variables: { [key: string]: string };
+  /** Only tells what would be done. */
+  validateOnly: boolean;
+}
+
+export interface ImportServersRequest_VariablesEntry {
+  key: string;
+  value: string;
+}
+
+/** Response of ServerService.ImportServers. */
+export interface ImportServersResponse {
+  /** The entries in the order of the document. */
+  entries: ImportedServer[];
+}
+
+/** An entry of an imported document. */
+export interface ImportedServer {
+  /** Its name in the document. */
+  name: string;
+  /** What became of it. */
+  outcome: ImportOutcome;
+  /** Id of the server; empty if it was refused, or would be new. */
+  serverId: string;
+  /** Why it was refused. */
+  refusal:
+    | ImportRefusal
+    | undefined;
+  /** Variables that the entry names and that have no value. */
+  missingVariables: string[];
+  /** Keys of the entry that mean nothing to the daemon, and were left out. */
+  ignoredKeys: string[];
+}
+
+/** Why an entry was refused. */
+export interface ImportRefusal {
+  /** The reason code, as in `google.rpc.ErrorInfo.reason`. */
+  reason: string;
+  /** What is wrong and what to do, for people. */
+  message: string;
+  /** The field of ServerSpec, or the key of the entry, that is not acceptable; empty if it is none. */
+  field: string;
+}
+
+/** Request of ServerService.ExportServers. */
+export interface ExportServersRequest {
+  /** The namespace. Empty: `default`. */
+  namespace: string;
+  /** Which servers. Empty: all. */
+  serverIds: string[];
+}
+
+/** Response of ServerService.ExportServers. */
+export interface ExportServersResponse {
+  /** The document: `mcpServers` as most clients read it. What they have no key for is under `mcpSidecar` in each entry. */
+  documentJson: string;
+  /** The variables in it. */
+  variables: ExportVariable[];
+  /**
+   * Servers with settings that such a document has no form for: client certificates, some ways to get authorized, texts with
+   * `${`. Their entries lack those.
+   */
+  incompleteServerIds: string[];
+}
+
+/** A variable in an exported document, in the place of a secret. */
+export interface ExportVariable {
+  /** Its name, as in `${NAME}`. */
+  name: string;
+  /** The server whose secret it stands for. */
+  serverId: string;
+  /** What it stands for, for example `env.API_KEY` or `headers.Authorization`. */
+  setting: string;
+}
+
 function createBaseServer(): Server {
   return {
     namespace: "",
@@ -1287,6 +1440,7 @@ function createBaseServer(): Server {
     etag: "",
     createTime: undefined,
     updateTime: undefined,
+    fromConfiguration: false,
   };
 }
 
@@ -1312,6 +1466,9 @@ export const Server: MessageFns<Server> = {
     }
     if (message.updateTime !== undefined) {
       Timestamp.encode(toTimestamp(message.updateTime), writer.uint32(58).fork()).join();
+    }
+    if (message.fromConfiguration !== false) {
+      writer.uint32(64).bool(message.fromConfiguration);
     }
     return writer;
   },
@@ -1385,6 +1542,14 @@ export const Server: MessageFns<Server> = {
             message.updateTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.fromConfiguration = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1413,6 +1578,7 @@ export const Server: MessageFns<Server> = {
     message.etag = object.etag ?? "";
     message.createTime = object.createTime ?? undefined;
     message.updateTime = object.updateTime ?? undefined;
+    message.fromConfiguration = object.fromConfiguration ?? false;
     return message;
   },
 };
@@ -5031,6 +5197,658 @@ export const ServerLogLine: MessageFns<ServerLogLine> = {
   },
 };
 
+function createBaseImportServersRequest(): ImportServersRequest {
+  return { namespace: "", documentJson: "", variables: {}, validateOnly: false };
+}
+
+export const ImportServersRequest: MessageFns<ImportServersRequest> = {
+  encode(message: ImportServersRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.namespace !== "") {
+      writer.uint32(10).string(message.namespace);
+    }
+    if (message.documentJson !== "") {
+      writer.uint32(18).string(message.documentJson);
+    }
+    globalThis.Object.entries(message.variables).forEach(([key, value]: [string, string]) => {
+      ImportServersRequest_VariablesEntry.encode({ key: key as any, value }, writer.uint32(26).fork()).join();
+    });
+    if (message.validateOnly !== false) {
+      writer.uint32(32).bool(message.validateOnly);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportServersRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportServersRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.namespace = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.documentJson = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            const entry3 = ImportServersRequest_VariablesEntry.decode(reader, reader.uint32());
+            if (entry3.value !== undefined) {
+              message.variables[entry3.key] = entry3.value;
+            }
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.validateOnly = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ImportServersRequest>): ImportServersRequest {
+    return ImportServersRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ImportServersRequest>): ImportServersRequest {
+    const message = createBaseImportServersRequest();
+    message.namespace = object.namespace ?? "";
+    message.documentJson = object.documentJson ?? "";
+    message.variables = (globalThis.Object.entries(object.variables ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.validateOnly = object.validateOnly ?? false;
+    return message;
+  },
+};
+
+function createBaseImportServersRequest_VariablesEntry(): ImportServersRequest_VariablesEntry {
+  return { key: "", value: "" };
+}
+
+export const ImportServersRequest_VariablesEntry: MessageFns<ImportServersRequest_VariablesEntry> = {
+  encode(message: ImportServersRequest_VariablesEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportServersRequest_VariablesEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportServersRequest_VariablesEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ImportServersRequest_VariablesEntry>): ImportServersRequest_VariablesEntry {
+    return ImportServersRequest_VariablesEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ImportServersRequest_VariablesEntry>): ImportServersRequest_VariablesEntry {
+    const message = createBaseImportServersRequest_VariablesEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseImportServersResponse(): ImportServersResponse {
+  return { entries: [] };
+}
+
+export const ImportServersResponse: MessageFns<ImportServersResponse> = {
+  encode(message: ImportServersResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.entries) {
+      ImportedServer.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportServersResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportServersResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.entries.push(ImportedServer.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ImportServersResponse>): ImportServersResponse {
+    return ImportServersResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ImportServersResponse>): ImportServersResponse {
+    const message = createBaseImportServersResponse();
+    message.entries = object.entries?.map((e) => ImportedServer.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseImportedServer(): ImportedServer {
+  return {
+    name: "",
+    outcome: ImportOutcome.IMPORT_OUTCOME_UNSPECIFIED,
+    serverId: "",
+    refusal: undefined,
+    missingVariables: [],
+    ignoredKeys: [],
+  };
+}
+
+export const ImportedServer: MessageFns<ImportedServer> = {
+  encode(message: ImportedServer, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    if (message.outcome !== ImportOutcome.IMPORT_OUTCOME_UNSPECIFIED) {
+      writer.uint32(16).int32(importOutcomeToNumber(message.outcome));
+    }
+    if (message.serverId !== "") {
+      writer.uint32(26).string(message.serverId);
+    }
+    if (message.refusal !== undefined) {
+      ImportRefusal.encode(message.refusal, writer.uint32(34).fork()).join();
+    }
+    for (const v of message.missingVariables) {
+      writer.uint32(42).string(v!);
+    }
+    for (const v of message.ignoredKeys) {
+      writer.uint32(50).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportedServer {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportedServer();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.outcome = importOutcomeFromJSON(reader.int32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.serverId = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.refusal = ImportRefusal.decode(reader, reader.uint32());
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.missingVariables.push(reader.string());
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.ignoredKeys.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ImportedServer>): ImportedServer {
+    return ImportedServer.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ImportedServer>): ImportedServer {
+    const message = createBaseImportedServer();
+    message.name = object.name ?? "";
+    message.outcome = object.outcome ?? ImportOutcome.IMPORT_OUTCOME_UNSPECIFIED;
+    message.serverId = object.serverId ?? "";
+    message.refusal = (object.refusal !== undefined && object.refusal !== null)
+      ? ImportRefusal.fromPartial(object.refusal)
+      : undefined;
+    message.missingVariables = object.missingVariables?.map((e) => e) || [];
+    message.ignoredKeys = object.ignoredKeys?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseImportRefusal(): ImportRefusal {
+  return { reason: "", message: "", field: "" };
+}
+
+export const ImportRefusal: MessageFns<ImportRefusal> = {
+  encode(message: ImportRefusal, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.reason !== "") {
+      writer.uint32(10).string(message.reason);
+    }
+    if (message.message !== "") {
+      writer.uint32(18).string(message.message);
+    }
+    if (message.field !== "") {
+      writer.uint32(26).string(message.field);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportRefusal {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportRefusal();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.message = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.field = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ImportRefusal>): ImportRefusal {
+    return ImportRefusal.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ImportRefusal>): ImportRefusal {
+    const message = createBaseImportRefusal();
+    message.reason = object.reason ?? "";
+    message.message = object.message ?? "";
+    message.field = object.field ?? "";
+    return message;
+  },
+};
+
+function createBaseExportServersRequest(): ExportServersRequest {
+  return { namespace: "", serverIds: [] };
+}
+
+export const ExportServersRequest: MessageFns<ExportServersRequest> = {
+  encode(message: ExportServersRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.namespace !== "") {
+      writer.uint32(10).string(message.namespace);
+    }
+    for (const v of message.serverIds) {
+      writer.uint32(18).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExportServersRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExportServersRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.namespace = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.serverIds.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExportServersRequest>): ExportServersRequest {
+    return ExportServersRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExportServersRequest>): ExportServersRequest {
+    const message = createBaseExportServersRequest();
+    message.namespace = object.namespace ?? "";
+    message.serverIds = object.serverIds?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseExportServersResponse(): ExportServersResponse {
+  return { documentJson: "", variables: [], incompleteServerIds: [] };
+}
+
+export const ExportServersResponse: MessageFns<ExportServersResponse> = {
+  encode(message: ExportServersResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.documentJson !== "") {
+      writer.uint32(10).string(message.documentJson);
+    }
+    for (const v of message.variables) {
+      ExportVariable.encode(v!, writer.uint32(18).fork()).join();
+    }
+    for (const v of message.incompleteServerIds) {
+      writer.uint32(26).string(v!);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExportServersResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExportServersResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.documentJson = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.variables.push(ExportVariable.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.incompleteServerIds.push(reader.string());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExportServersResponse>): ExportServersResponse {
+    return ExportServersResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExportServersResponse>): ExportServersResponse {
+    const message = createBaseExportServersResponse();
+    message.documentJson = object.documentJson ?? "";
+    message.variables = object.variables?.map((e) => ExportVariable.fromPartial(e)) || [];
+    message.incompleteServerIds = object.incompleteServerIds?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseExportVariable(): ExportVariable {
+  return { name: "", serverId: "", setting: "" };
+}
+
+export const ExportVariable: MessageFns<ExportVariable> = {
+  encode(message: ExportVariable, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    if (message.serverId !== "") {
+      writer.uint32(18).string(message.serverId);
+    }
+    if (message.setting !== "") {
+      writer.uint32(26).string(message.setting);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ExportVariable {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseExportVariable();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.serverId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.setting = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ExportVariable>): ExportVariable {
+    return ExportVariable.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ExportVariable>): ExportVariable {
+    const message = createBaseExportVariable();
+    message.name = object.name ?? "";
+    message.serverId = object.serverId ?? "";
+    message.setting = object.setting ?? "";
+    return message;
+  },
+};
+
 /**
  * Registers MCP servers and keeps them connected.
  *
@@ -5162,6 +5980,36 @@ export const ServerServiceService = {
       Buffer.from(GetServerLogResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetServerLogResponse => GetServerLogResponse.decode(value),
   },
+  /**
+   * Registers the servers of a document as other MCP clients keep it: `mcpServers` of Claude Desktop, Claude Code (`.mcp.json`),
+   * Cursor, Windsurf and Gemini, `servers` of VS Code, `context_servers` of Zed; comments and trailing commas are allowed.
+   * Nothing is waited for: the servers connect in the background. Each entry has an outcome of its own, and a bad one does not
+   * stop the others; INVALID_ARGUMENT only if the document as a whole cannot be read.
+   */
+  importServers: {
+    path: "/mcpsidecar.v1.ServerService/ImportServers" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ImportServersRequest): Buffer => Buffer.from(ImportServersRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ImportServersRequest => ImportServersRequest.decode(value),
+    responseSerialize: (value: ImportServersResponse): Buffer =>
+      Buffer.from(ImportServersResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ImportServersResponse => ImportServersResponse.decode(value),
+  },
+  /**
+   * Writes the servers of a namespace as such a document. Values of headers, environment variables and other secrets are
+   * variables in it. To import it again, with values for the variables, gives the same registrations.
+   */
+  exportServers: {
+    path: "/mcpsidecar.v1.ServerService/ExportServers" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ExportServersRequest): Buffer => Buffer.from(ExportServersRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ExportServersRequest => ExportServersRequest.decode(value),
+    responseSerialize: (value: ExportServersResponse): Buffer =>
+      Buffer.from(ExportServersResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ExportServersResponse => ExportServersResponse.decode(value),
+  },
 } as const;
 
 export interface ServerServiceServer extends UntypedServiceImplementation {
@@ -5199,6 +6047,18 @@ export interface ServerServiceServer extends UntypedServiceImplementation {
    * 6 characters and more are replaced by stars. Lines on standard output that are no messages are there too, marked.
    */
   getServerLog: handleUnaryCall<GetServerLogRequest, GetServerLogResponse>;
+  /**
+   * Registers the servers of a document as other MCP clients keep it: `mcpServers` of Claude Desktop, Claude Code (`.mcp.json`),
+   * Cursor, Windsurf and Gemini, `servers` of VS Code, `context_servers` of Zed; comments and trailing commas are allowed.
+   * Nothing is waited for: the servers connect in the background. Each entry has an outcome of its own, and a bad one does not
+   * stop the others; INVALID_ARGUMENT only if the document as a whole cannot be read.
+   */
+  importServers: handleUnaryCall<ImportServersRequest, ImportServersResponse>;
+  /**
+   * Writes the servers of a namespace as such a document. Values of headers, environment variables and other secrets are
+   * variables in it. To import it again, with values for the variables, gives the same registrations.
+   */
+  exportServers: handleUnaryCall<ExportServersRequest, ExportServersResponse>;
 }
 
 export interface ServerServiceClient extends Client {
@@ -5375,6 +6235,46 @@ export interface ServerServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetServerLogResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Registers the servers of a document as other MCP clients keep it: `mcpServers` of Claude Desktop, Claude Code (`.mcp.json`),
+   * Cursor, Windsurf and Gemini, `servers` of VS Code, `context_servers` of Zed; comments and trailing commas are allowed.
+   * Nothing is waited for: the servers connect in the background. Each entry has an outcome of its own, and a bad one does not
+   * stop the others; INVALID_ARGUMENT only if the document as a whole cannot be read.
+   */
+  importServers(
+    request: ImportServersRequest,
+    callback: (error: ServiceError | null, response: ImportServersResponse) => void,
+  ): ClientUnaryCall;
+  importServers(
+    request: ImportServersRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ImportServersResponse) => void,
+  ): ClientUnaryCall;
+  importServers(
+    request: ImportServersRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ImportServersResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Writes the servers of a namespace as such a document. Values of headers, environment variables and other secrets are
+   * variables in it. To import it again, with values for the variables, gives the same registrations.
+   */
+  exportServers(
+    request: ExportServersRequest,
+    callback: (error: ServiceError | null, response: ExportServersResponse) => void,
+  ): ClientUnaryCall;
+  exportServers(
+    request: ExportServersRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ExportServersResponse) => void,
+  ): ClientUnaryCall;
+  exportServers(
+    request: ExportServersRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ExportServersResponse) => void,
   ): ClientUnaryCall;
 }
 
