@@ -201,9 +201,10 @@ impl Acceptor {
             ],
             app: AppConnection::new(caller, ended.clone()),
             rpcs: self.rpcs.clone(),
-            program: match self.observers.audit.is_on() {
-                true => program_of(caller),
-                false => None,
+            program: if self.observers.audit.is_on() {
+                program_of(caller)
+            } else {
+                None
             },
             observers: self.observers.clone(),
             shutdown: self.shutdown.clone(),

@@ -383,6 +383,7 @@ async fn the_number_of_connections_has_bounds() {
         CancellationToken::new(),
         TaskTracker::new(),
         Gauge::default(),
+        Observers::default(),
     )
     .await;
     assert_eq!(

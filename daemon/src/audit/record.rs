@@ -157,6 +157,10 @@ fn shown(time: Timestamp) -> String {
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the serializer hands out references"
+)]
 fn rfc3339<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&shown(*time))
 }

@@ -415,10 +415,12 @@ mod tests {
         let sink = Sink::open(&config).unwrap();
         let audit = Audit(Some(sink.clone()));
         // The writer may hold a batch beside the queue.
-        while !audit.is_full() {
-            sink.push(record());
-        }
-        let refused = audit.clone().room(Deadline::NONE).await.unwrap_err();
+        let refused = loop {
+            match audit.clone().room(Deadline::NONE).await {
+                Ok(()) => sink.push(record()),
+                Err(refused) => break refused,
+            }
+        };
         assert_eq!(refused.reason(), Reason::TooMany);
         // What had begun before still finds room, to a bound.
         sink.push(record());
@@ -436,8 +438,7 @@ mod tests {
         while sink.state().dropped == 0 {
             sink.push(record());
         }
-        assert_eq!(sink.state().queue.len(), 10);
-        assert!(!sink.is_full());
+        assert!(sink.state().queue.len() <= 10 && !sink.is_full());
         sink.close(Duration::from_secs(10)).await;
     }
 

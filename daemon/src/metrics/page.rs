@@ -72,7 +72,7 @@ where
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        self.build(&mut encoder)?;
+        Self::build(&mut encoder)?;
         self.servers(&mut encoder)?;
         self.calls(&mut encoder)?;
         self.questions(&mut encoder)?;
@@ -83,7 +83,7 @@ impl Collector for Page {
 }
 
 impl Page {
-    fn build(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    fn build(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut family = encoder.encode_descriptor(
             "mcp_sidecar_build_info",
             "The version of the daemon; always 1",
