@@ -1,5 +1,6 @@
 //! The audit log: who did what on which server, with which outcome; one record each, and nothing that is nobody's business.
 
+use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt as _;
 
 use mcp_sidecar_tests::audit::records;
@@ -68,9 +69,7 @@ async fn every_call_is_written_once_with_who_made_it_and_how_it_ended() {
             .await
             .unwrap_err();
         app.read("s", "file:///a").await.unwrap();
-        app.prompt("s", "greet", std::collections::HashMap::default())
-            .await
-            .unwrap();
+        app.prompt("s", "greet", HashMap::new()).await.unwrap();
         app.list_tools().await;
         app.in_namespace("elsewhere").get("s").await.unwrap_err();
         app.remove("s").await.unwrap();

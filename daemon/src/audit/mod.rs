@@ -31,6 +31,8 @@ use crate::model::call::{Call, Outcome, Subject};
 /// RPCs that change nothing and call no server for an app, as `Service/Method`. Everything else is audited, so a new RPC is
 /// unless somebody puts it here.
 pub const READS: &[&str] = &[
+    "AdminService/GetStatus",
+    "AdminService/ListApps",
     "AuthService/GetAuthStatus",
     "AuthService/GetSignIn",
     "CallService/GetCall",
@@ -45,6 +47,7 @@ pub const READS: &[&str] = &[
     "ResourceService/SubscribeResource",
     "SamplingService/GetSamplingRequest",
     "SamplingService/ListSamplingRequests",
+    "ServerService/ExportServers",
     "ServerService/GetServer",
     "ServerService/GetServerLog",
     "ServerService/ListServers",
