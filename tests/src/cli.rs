@@ -24,6 +24,10 @@ pub struct Ran {
     pub stderr: String,
 }
 
+#[allow(
+    clippy::return_self_not_must_use,
+    reason = "an expectation is complete without a look at the rest"
+)]
 impl Ran {
     /// Expects success; returns standard output.
     #[track_caller]
@@ -186,13 +190,12 @@ impl Terminal {
         let mut screen = self.screen.subscribe();
         let from = self.seen;
         let found = screen.wait_for(|screen| screen[from..].contains(text));
-        let place = match tokio::time::timeout(crate::wait::PATIENCE, found).await {
-            Ok(screen) => {
-                let screen = screen.expect("the terminal is read");
-                screen[from..].find(text).expect("it was found")
-            }
-            Err(_elapsed) => panic!("`{text}` is not in {:?}", &self.written()[from..]),
+        let found = tokio::time::timeout(crate::wait::PATIENCE, found).await;
+        let Ok(screen) = found else {
+            panic!("`{text}` is not in {:?}", &self.written()[from..]);
         };
+        let place = screen.expect("the terminal is read")[from..].find(text);
+        let place = place.expect("it was found");
         self.seen += place + text.len();
     }
 

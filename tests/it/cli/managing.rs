@@ -175,7 +175,7 @@ async fn secrets_come_from_files_from_standard_input_and_from_the_environment() 
         .env("MINE", "hush-4")
         .run(daemon.socket())
         .await;
-    said += &format!("{ran:?}");
+    said = format!("{said}{ran:?}");
     let environment = eventually("the environment", PATIENCE, async || {
         let text = std::fs::read_to_string(&record).ok()?;
         text.contains("hush-4").then_some(text)
