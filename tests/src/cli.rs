@@ -24,6 +24,10 @@ pub struct Ran {
     pub stderr: String,
 }
 
+#[allow(
+    clippy::return_self_not_must_use,
+    reason = "an expectation is complete without a look at the rest"
+)]
 impl Ran {
     /// Expects success; returns standard output.
     #[track_caller]
@@ -40,10 +44,6 @@ impl Ran {
 
     /// Expects an exit code.
     #[track_caller]
-    #[expect(
-        clippy::return_self_not_must_use,
-        reason = "often there is no more to expect"
-    )]
     pub fn ends_with(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self:#?}");
         self
@@ -51,10 +51,6 @@ impl Ran {
 
     /// Expects an exit code, and words on standard error.
     #[track_caller]
-    #[expect(
-        clippy::return_self_not_must_use,
-        reason = "often there is no more to expect"
-    )]
     pub fn fails(self, code: i32, words: &str) -> Self {
         let ran = self.ends_with(code);
         assert!(ran.stderr.contains(words), "`{words}` in {ran:#?}");
@@ -195,12 +191,11 @@ impl Terminal {
         let from = self.seen;
         let found = screen.wait_for(|screen| screen[from..].contains(text));
         let found = tokio::time::timeout(crate::wait::PATIENCE, found).await;
-        let place = if let Ok(screen) = found {
-            let screen = screen.expect("the terminal is read");
-            screen[from..].find(text).expect("it was found")
-        } else {
+        let Ok(screen) = found else {
             panic!("`{text}` is not in {:?}", &self.written()[from..]);
         };
+        let place = screen.expect("the terminal is read")[from..].find(text);
+        let place = place.expect("it was found");
         self.seen += place + text.len();
     }
 

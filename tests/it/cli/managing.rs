@@ -1,7 +1,5 @@
 //! Servers, resources, prompts and updates from the command line, and how the program ends.
 
-use std::fmt::Write as _;
-
 use mcp_sidecar_tests::cli::{Invocation, finish};
 use mcp_sidecar_tests::prelude::*;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -177,7 +175,7 @@ async fn secrets_come_from_files_from_standard_input_and_from_the_environment() 
         .env("MINE", "hush-4")
         .run(daemon.socket())
         .await;
-    write!(said, "{ran:?}").unwrap();
+    said = format!("{said}{ran:?}");
     let environment = eventually("the environment", PATIENCE, async || {
         let text = std::fs::read_to_string(&record).ok()?;
         text.contains("hush-4").then_some(text)
