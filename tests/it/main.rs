@@ -64,6 +64,7 @@ mod memory;
 mod metrics;
 mod odd_tasks;
 mod odd_tools;
+mod operations;
 mod outliving;
 mod output_checks;
 mod own_sessions;
