@@ -5,6 +5,7 @@
 //! beside the names of servers and tools.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +30,8 @@ const PUSH: Duration = Duration::from_secs(10);
 /// Largest answer of a collector that is read, in bytes.
 const ANSWER: usize = 64 << 10;
 const SCOPE: &str = "mcp-sidecard";
+/// Whether anything is pushed: without that, a call makes no span and reads no header.
+static ON: AtomicBool = AtomicBool::new(false);
 
 /// What pushes the spans. Kept by whoever ends it.
 #[derive(Debug)]
@@ -67,6 +70,7 @@ impl Traces {
             )
             .build();
         global::set_tracer_provider(provider.clone());
+        ON.store(true, Ordering::Relaxed);
         Ok(Self(Some(provider)))
     }
 
@@ -133,6 +137,9 @@ impl Traced {
         parent: Option<&str>,
         facts: impl FnOnce() -> Vec<KeyValue>,
     ) -> Self {
+        if !ON.load(Ordering::Relaxed) {
+            return Self { span: None };
+        }
         let tracer = global::tracer(SCOPE);
         let parent = match parent {
             Some(parent) => {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use mcp_sidecar_tests::asker::{asker, strange_token};
 use mcp_sidecar_tests::peers::apps::{App, need_runtimes};
 use mcp_sidecar_tests::peers::catalogue::demo_http;
-use mcp_sidecar_tests::peers::packages::{fenced, go_programs};
+use mcp_sidecar_tests::peers::packages::go_programs;
+use mcp_sidecar_tests::peers::programs::blocks;
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::workspace_dir;
 use tokio::process::Command;
@@ -38,7 +39,7 @@ async fn stage() -> (TestDaemon, mcp_sidecar_tests::peers::HttpPeer, FakeMcp) {
 async fn the_readme_of_the_go_client_says_what_is_so() {
     need_runtimes("the README of the Go client", &["go"]);
     let readme = workspace_dir().join("client-sdk/go/README.md");
-    let blocks = fenced(&readme, "go").into_iter().enumerate();
+    let blocks = blocks(&readme, "go").into_iter().enumerate();
     let programs = blocks.map(|(number, code)| (format!("readme{number}"), code));
     let programs = built("readme", programs.collect()).await;
     let (daemon, _demo, _fake) = stage().await;

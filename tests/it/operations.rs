@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use mcp_sidecar_tests::daemon::programs;
-use mcp_sidecar_tests::peers::packages::fenced;
+use mcp_sidecar_tests::peers::programs::blocks;
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::workspace_dir;
 use tokio::process::Command;
@@ -17,7 +17,7 @@ async fn run(program: &str, arguments: &[&str]) -> Output {
 #[tokio::test]
 async fn the_configuration_of_the_operators_page_is_acceptable() {
     let page = workspace_dir().join("docs/operations.md");
-    let blocks = fenced(&page, "toml");
+    let blocks = blocks(&page, "toml");
     assert!(!blocks.is_empty());
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("notes.token");

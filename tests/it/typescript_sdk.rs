@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use mcp_sidecar_tests::asker::{asker, strange_token};
 use mcp_sidecar_tests::peers::apps::{App, need_runtimes};
 use mcp_sidecar_tests::peers::catalogue::demo_http;
-use mcp_sidecar_tests::peers::packages::{compile_typescript, fenced, typescript_app};
+use mcp_sidecar_tests::peers::packages::{compile_typescript, typescript_app};
+use mcp_sidecar_tests::peers::programs::blocks;
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::workspace_dir;
 use tokio::process::Command;
@@ -51,7 +52,7 @@ const RUNTIMES: [&str; 2] = ["node", "npm"];
 async fn the_readme_of_the_typescript_client_says_what_is_so() {
     need_runtimes("the README of the TypeScript client", &RUNTIMES);
     let readme = workspace_dir().join("client-sdk/typescript/README.md");
-    let blocks = fenced(&readme, "ts");
+    let blocks = blocks(&readme, "ts");
     let named = blocks.into_iter().enumerate();
     let programs = named.map(|(number, code)| (format!("readme-{number}.mts"), code));
     let (_kept, place) = compiled(programs.collect()).await;

@@ -3,21 +3,13 @@
 use std::process::Stdio;
 
 use mcp_sidecar_tests::daemon::programs;
+use mcp_sidecar_tests::peers::programs::blocks;
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::workspace_dir;
 
-/// The fenced blocks of a page that are meant for a shell.
-fn blocks(page: &str) -> Vec<&str> {
-    let fenced = page.split("```sh\n").skip(1);
-    fenced
-        .map(|rest| rest.split_once("```").expect("a block ends").0)
-        .collect()
-}
-
 #[tokio::test]
 async fn every_command_of_the_page_works() {
-    let page = std::fs::read_to_string(workspace_dir().join("docs/cli.md")).unwrap();
-    let blocks = blocks(&page);
+    let blocks = blocks(&workspace_dir().join("docs/cli.md"), "sh");
     assert!(blocks.len() > 7, "{blocks:?}");
     let fake = FakeMcp::modern()
         .tool(tool("echo"))
@@ -43,7 +35,7 @@ async fn every_command_of_the_page_works() {
     let place = tempfile::tempdir().unwrap();
     for block in blocks {
         let shell = tokio::process::Command::new("sh")
-            .args(["-euxc", block])
+            .args(["-euxc", &block])
             .current_dir(place.path())
             .env_clear()
             .env("PATH", format!("{}:{path}", programs().await.display()))

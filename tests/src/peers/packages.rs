@@ -8,15 +8,6 @@ use std::process::Command;
 use super::install::{install, run};
 use crate::process::{target_dir, workspace_dir};
 
-/// The fenced blocks of a language in a document, in their order.
-pub fn fenced(document: &Path, language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(document).expect("read the document");
-    let start = format!("\n```{language}\n");
-    let parts = text.split(&start).skip(1);
-    let code = parts.map(|part| part.split_once("\n```").expect("the block ends").0);
-    code.map(|code| format!("{code}\n")).collect()
-}
-
 /// Files below a directory that are no products, in a stable order.
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> = std::fs::read_dir(dir)
