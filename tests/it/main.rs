@@ -80,6 +80,7 @@ mod sampling;
 mod sampling_queue;
 mod servers;
 mod sessions;
+mod shared_calls;
 mod streams;
 mod subscriptions;
 mod survey;
