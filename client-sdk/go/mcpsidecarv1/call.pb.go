@@ -316,79 +316,6 @@ func (*Call_PromptResult) isCall_Outcome() {}
 
 func (*Call_Error) isCall_Outcome() {}
 
-// Why a call has no result: what the status of its RPC says.
-type CallError struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The gRPC status code.
-	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
-	// The reason, as in `google.rpc.ErrorInfo`.
-	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What is wrong, for people.
-	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Facts, as in `google.rpc.ErrorInfo`.
-	Metadata      map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CallError) Reset() {
-	*x = CallError{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CallError) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CallError) ProtoMessage() {}
-
-func (x *CallError) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CallError.ProtoReflect.Descriptor instead.
-func (*CallError) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *CallError) GetCode() int32 {
-	if x != nil {
-		return x.Code
-	}
-	return 0
-}
-
-func (x *CallError) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *CallError) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
-func (x *CallError) GetMetadata() map[string]string {
-	if x != nil {
-		return x.Metadata
-	}
-	return nil
-}
-
 // Request of CallService.GetCall.
 type GetCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -404,7 +331,7 @@ type GetCallRequest struct {
 
 func (x *GetCallRequest) Reset() {
 	*x = GetCallRequest{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[2]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -416,7 +343,7 @@ func (x *GetCallRequest) String() string {
 func (*GetCallRequest) ProtoMessage() {}
 
 func (x *GetCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[2]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -429,7 +356,7 @@ func (x *GetCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCallRequest.ProtoReflect.Descriptor instead.
 func (*GetCallRequest) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{2}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *GetCallRequest) GetNamespace() string {
@@ -464,7 +391,7 @@ type GetCallResponse struct {
 
 func (x *GetCallResponse) Reset() {
 	*x = GetCallResponse{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[3]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +403,7 @@ func (x *GetCallResponse) String() string {
 func (*GetCallResponse) ProtoMessage() {}
 
 func (x *GetCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[3]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +416,7 @@ func (x *GetCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCallResponse.ProtoReflect.Descriptor instead.
 func (*GetCallResponse) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{3}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GetCallResponse) GetCall() *Call {
@@ -514,7 +441,7 @@ type WaitCallRequest struct {
 
 func (x *WaitCallRequest) Reset() {
 	*x = WaitCallRequest{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[4]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +453,7 @@ func (x *WaitCallRequest) String() string {
 func (*WaitCallRequest) ProtoMessage() {}
 
 func (x *WaitCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[4]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +466,7 @@ func (x *WaitCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitCallRequest.ProtoReflect.Descriptor instead.
 func (*WaitCallRequest) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{4}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WaitCallRequest) GetNamespace() string {
@@ -574,7 +501,7 @@ type WaitCallResponse struct {
 
 func (x *WaitCallResponse) Reset() {
 	*x = WaitCallResponse{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[5]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +513,7 @@ func (x *WaitCallResponse) String() string {
 func (*WaitCallResponse) ProtoMessage() {}
 
 func (x *WaitCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[5]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +526,7 @@ func (x *WaitCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitCallResponse.ProtoReflect.Descriptor instead.
 func (*WaitCallResponse) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{5}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WaitCallResponse) GetCall() *Call {
@@ -622,7 +549,7 @@ type CancelCallRequest struct {
 
 func (x *CancelCallRequest) Reset() {
 	*x = CancelCallRequest{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[6]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +561,7 @@ func (x *CancelCallRequest) String() string {
 func (*CancelCallRequest) ProtoMessage() {}
 
 func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[6]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +574,7 @@ func (x *CancelCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallRequest.ProtoReflect.Descriptor instead.
 func (*CancelCallRequest) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{6}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CancelCallRequest) GetNamespace() string {
@@ -673,7 +600,7 @@ type CancelCallResponse struct {
 
 func (x *CancelCallResponse) Reset() {
 	*x = CancelCallResponse{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[7]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +612,7 @@ func (x *CancelCallResponse) String() string {
 func (*CancelCallResponse) ProtoMessage() {}
 
 func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[7]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +625,7 @@ func (x *CancelCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelCallResponse.ProtoReflect.Descriptor instead.
 func (*CancelCallResponse) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{7}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{6}
 }
 
 // Request of CallService.ListCalls. All filters must hold.
@@ -720,7 +647,7 @@ type ListCallsRequest struct {
 
 func (x *ListCallsRequest) Reset() {
 	*x = ListCallsRequest{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[8]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +659,7 @@ func (x *ListCallsRequest) String() string {
 func (*ListCallsRequest) ProtoMessage() {}
 
 func (x *ListCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[8]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +672,7 @@ func (x *ListCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCallsRequest.ProtoReflect.Descriptor instead.
 func (*ListCallsRequest) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{8}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListCallsRequest) GetNamespace() string {
@@ -796,7 +723,7 @@ type ListCallsResponse struct {
 
 func (x *ListCallsResponse) Reset() {
 	*x = ListCallsResponse{}
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[9]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +735,7 @@ func (x *ListCallsResponse) String() string {
 func (*ListCallsResponse) ProtoMessage() {}
 
 func (x *ListCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_call_proto_msgTypes[9]
+	mi := &file_mcpsidecar_v1_call_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +748,7 @@ func (x *ListCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCallsResponse.ProtoReflect.Descriptor instead.
 func (*ListCallsResponse) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{9}
+	return file_mcpsidecar_v1_call_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListCallsResponse) GetCalls() []*Call {
@@ -842,7 +769,7 @@ var File_mcpsidecar_v1_call_proto protoreflect.FileDescriptor
 
 const file_mcpsidecar_v1_call_proto_rawDesc = "" +
 	"\n" +
-	"\x18mcpsidecar/v1/call.proto\x12\rmcpsidecar.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1amcpsidecar/v1/prompt.proto\x1a\x1cmcpsidecar/v1/resource.proto\x1a\x18mcpsidecar/v1/tool.proto\"\xe2\x05\n" +
+	"\x18mcpsidecar/v1/call.proto\x12\rmcpsidecar.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bmcpsidecar/v1/content.proto\x1a\x1amcpsidecar/v1/prompt.proto\x1a\x1cmcpsidecar/v1/resource.proto\x1a\x18mcpsidecar/v1/tool.proto\"\xe2\x05\n" +
 	"\x04Call\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1b\n" +
@@ -866,15 +793,7 @@ const file_mcpsidecar_v1_call_proto_rawDesc = "" +
 	"\x0fresource_result\x18\x0e \x01(\v2#.mcpsidecar.v1.ReadResourceResponseH\x00R\x0eresourceResult\x12G\n" +
 	"\rprompt_result\x18\x0f \x01(\v2 .mcpsidecar.v1.GetPromptResponseH\x00R\fpromptResult\x120\n" +
 	"\x05error\x18\x10 \x01(\v2\x18.mcpsidecar.v1.CallErrorH\x00R\x05errorB\t\n" +
-	"\aoutcome\"\xd2\x01\n" +
-	"\tCallError\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\x12B\n" +
-	"\bmetadata\x18\x04 \x03(\v2&.mcpsidecar.v1.CallError.MetadataEntryR\bmetadata\x1a;\n" +
-	"\rMetadataEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"f\n" +
+	"\aoutcome\"f\n" +
 	"\x0eGetCallRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x17\n" +
 	"\acall_id\x18\x02 \x01(\tR\x06callId\x12\x1d\n" +
@@ -932,52 +851,50 @@ func file_mcpsidecar_v1_call_proto_rawDescGZIP() []byte {
 }
 
 var file_mcpsidecar_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_mcpsidecar_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_mcpsidecar_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_mcpsidecar_v1_call_proto_goTypes = []any{
 	(CallState)(0),                // 0: mcpsidecar.v1.CallState
 	(*Call)(nil),                  // 1: mcpsidecar.v1.Call
-	(*CallError)(nil),             // 2: mcpsidecar.v1.CallError
-	(*GetCallRequest)(nil),        // 3: mcpsidecar.v1.GetCallRequest
-	(*GetCallResponse)(nil),       // 4: mcpsidecar.v1.GetCallResponse
-	(*WaitCallRequest)(nil),       // 5: mcpsidecar.v1.WaitCallRequest
-	(*WaitCallResponse)(nil),      // 6: mcpsidecar.v1.WaitCallResponse
-	(*CancelCallRequest)(nil),     // 7: mcpsidecar.v1.CancelCallRequest
-	(*CancelCallResponse)(nil),    // 8: mcpsidecar.v1.CancelCallResponse
-	(*ListCallsRequest)(nil),      // 9: mcpsidecar.v1.ListCallsRequest
-	(*ListCallsResponse)(nil),     // 10: mcpsidecar.v1.ListCallsResponse
-	nil,                           // 11: mcpsidecar.v1.CallError.MetadataEntry
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*ToolResult)(nil),            // 13: mcpsidecar.v1.ToolResult
-	(*ReadResourceResponse)(nil),  // 14: mcpsidecar.v1.ReadResourceResponse
-	(*GetPromptResponse)(nil),     // 15: mcpsidecar.v1.GetPromptResponse
+	(*GetCallRequest)(nil),        // 2: mcpsidecar.v1.GetCallRequest
+	(*GetCallResponse)(nil),       // 3: mcpsidecar.v1.GetCallResponse
+	(*WaitCallRequest)(nil),       // 4: mcpsidecar.v1.WaitCallRequest
+	(*WaitCallResponse)(nil),      // 5: mcpsidecar.v1.WaitCallResponse
+	(*CancelCallRequest)(nil),     // 6: mcpsidecar.v1.CancelCallRequest
+	(*CancelCallResponse)(nil),    // 7: mcpsidecar.v1.CancelCallResponse
+	(*ListCallsRequest)(nil),      // 8: mcpsidecar.v1.ListCallsRequest
+	(*ListCallsResponse)(nil),     // 9: mcpsidecar.v1.ListCallsResponse
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*ToolResult)(nil),            // 11: mcpsidecar.v1.ToolResult
+	(*ReadResourceResponse)(nil),  // 12: mcpsidecar.v1.ReadResourceResponse
+	(*GetPromptResponse)(nil),     // 13: mcpsidecar.v1.GetPromptResponse
+	(*CallError)(nil),             // 14: mcpsidecar.v1.CallError
 }
 var file_mcpsidecar_v1_call_proto_depIdxs = []int32{
 	0,  // 0: mcpsidecar.v1.Call.state:type_name -> mcpsidecar.v1.CallState
-	12, // 1: mcpsidecar.v1.Call.create_time:type_name -> google.protobuf.Timestamp
-	12, // 2: mcpsidecar.v1.Call.end_time:type_name -> google.protobuf.Timestamp
-	12, // 3: mcpsidecar.v1.Call.expire_time:type_name -> google.protobuf.Timestamp
-	13, // 4: mcpsidecar.v1.Call.tool_result:type_name -> mcpsidecar.v1.ToolResult
-	14, // 5: mcpsidecar.v1.Call.resource_result:type_name -> mcpsidecar.v1.ReadResourceResponse
-	15, // 6: mcpsidecar.v1.Call.prompt_result:type_name -> mcpsidecar.v1.GetPromptResponse
-	2,  // 7: mcpsidecar.v1.Call.error:type_name -> mcpsidecar.v1.CallError
-	11, // 8: mcpsidecar.v1.CallError.metadata:type_name -> mcpsidecar.v1.CallError.MetadataEntry
-	1,  // 9: mcpsidecar.v1.GetCallResponse.call:type_name -> mcpsidecar.v1.Call
-	1,  // 10: mcpsidecar.v1.WaitCallResponse.call:type_name -> mcpsidecar.v1.Call
-	0,  // 11: mcpsidecar.v1.ListCallsRequest.states:type_name -> mcpsidecar.v1.CallState
-	1,  // 12: mcpsidecar.v1.ListCallsResponse.calls:type_name -> mcpsidecar.v1.Call
-	3,  // 13: mcpsidecar.v1.CallService.GetCall:input_type -> mcpsidecar.v1.GetCallRequest
-	5,  // 14: mcpsidecar.v1.CallService.WaitCall:input_type -> mcpsidecar.v1.WaitCallRequest
-	7,  // 15: mcpsidecar.v1.CallService.CancelCall:input_type -> mcpsidecar.v1.CancelCallRequest
-	9,  // 16: mcpsidecar.v1.CallService.ListCalls:input_type -> mcpsidecar.v1.ListCallsRequest
-	4,  // 17: mcpsidecar.v1.CallService.GetCall:output_type -> mcpsidecar.v1.GetCallResponse
-	6,  // 18: mcpsidecar.v1.CallService.WaitCall:output_type -> mcpsidecar.v1.WaitCallResponse
-	8,  // 19: mcpsidecar.v1.CallService.CancelCall:output_type -> mcpsidecar.v1.CancelCallResponse
-	10, // 20: mcpsidecar.v1.CallService.ListCalls:output_type -> mcpsidecar.v1.ListCallsResponse
-	17, // [17:21] is the sub-list for method output_type
-	13, // [13:17] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	10, // 1: mcpsidecar.v1.Call.create_time:type_name -> google.protobuf.Timestamp
+	10, // 2: mcpsidecar.v1.Call.end_time:type_name -> google.protobuf.Timestamp
+	10, // 3: mcpsidecar.v1.Call.expire_time:type_name -> google.protobuf.Timestamp
+	11, // 4: mcpsidecar.v1.Call.tool_result:type_name -> mcpsidecar.v1.ToolResult
+	12, // 5: mcpsidecar.v1.Call.resource_result:type_name -> mcpsidecar.v1.ReadResourceResponse
+	13, // 6: mcpsidecar.v1.Call.prompt_result:type_name -> mcpsidecar.v1.GetPromptResponse
+	14, // 7: mcpsidecar.v1.Call.error:type_name -> mcpsidecar.v1.CallError
+	1,  // 8: mcpsidecar.v1.GetCallResponse.call:type_name -> mcpsidecar.v1.Call
+	1,  // 9: mcpsidecar.v1.WaitCallResponse.call:type_name -> mcpsidecar.v1.Call
+	0,  // 10: mcpsidecar.v1.ListCallsRequest.states:type_name -> mcpsidecar.v1.CallState
+	1,  // 11: mcpsidecar.v1.ListCallsResponse.calls:type_name -> mcpsidecar.v1.Call
+	2,  // 12: mcpsidecar.v1.CallService.GetCall:input_type -> mcpsidecar.v1.GetCallRequest
+	4,  // 13: mcpsidecar.v1.CallService.WaitCall:input_type -> mcpsidecar.v1.WaitCallRequest
+	6,  // 14: mcpsidecar.v1.CallService.CancelCall:input_type -> mcpsidecar.v1.CancelCallRequest
+	8,  // 15: mcpsidecar.v1.CallService.ListCalls:input_type -> mcpsidecar.v1.ListCallsRequest
+	3,  // 16: mcpsidecar.v1.CallService.GetCall:output_type -> mcpsidecar.v1.GetCallResponse
+	5,  // 17: mcpsidecar.v1.CallService.WaitCall:output_type -> mcpsidecar.v1.WaitCallResponse
+	7,  // 18: mcpsidecar.v1.CallService.CancelCall:output_type -> mcpsidecar.v1.CancelCallResponse
+	9,  // 19: mcpsidecar.v1.CallService.ListCalls:output_type -> mcpsidecar.v1.ListCallsResponse
+	16, // [16:20] is the sub-list for method output_type
+	12, // [12:16] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_mcpsidecar_v1_call_proto_init() }
@@ -985,6 +902,7 @@ func file_mcpsidecar_v1_call_proto_init() {
 	if File_mcpsidecar_v1_call_proto != nil {
 		return
 	}
+	file_mcpsidecar_v1_content_proto_init()
 	file_mcpsidecar_v1_prompt_proto_init()
 	file_mcpsidecar_v1_resource_proto_init()
 	file_mcpsidecar_v1_tool_proto_init()
@@ -1000,7 +918,7 @@ func file_mcpsidecar_v1_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mcpsidecar_v1_call_proto_rawDesc), len(file_mcpsidecar_v1_call_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -15,6 +15,7 @@ package mcpsidecarv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -712,11 +713,157 @@ func (*ResourceContents_Text) isResourceContents_Body() {}
 
 func (*ResourceContents_Blob) isResourceContents_Body() {}
 
+// Why a call has no result: what the status of its RPC says, where there is no RPC that could say it.
+type CallError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The gRPC status code.
+	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	// The reason, as in `google.rpc.ErrorInfo`.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What is wrong, for people.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// Facts, as in `google.rpc.ErrorInfo`.
+	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What is wrong with which field of the request, as in `google.rpc.BadRequest`.
+	FieldViolations []*FieldViolation `protobuf:"bytes,5,rep,name=field_violations,json=fieldViolations,proto3" json:"field_violations,omitempty"`
+	// When it is worth another try, as in `google.rpc.RetryInfo`. Absent: not said.
+	RetryDelay    *durationpb.Duration `protobuf:"bytes,6,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallError) Reset() {
+	*x = CallError{}
+	mi := &file_mcpsidecar_v1_content_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallError) ProtoMessage() {}
+
+func (x *CallError) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_content_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallError.ProtoReflect.Descriptor instead.
+func (*CallError) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_content_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CallError) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *CallError) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CallError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *CallError) GetMetadata() map[string]string {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *CallError) GetFieldViolations() []*FieldViolation {
+	if x != nil {
+		return x.FieldViolations
+	}
+	return nil
+}
+
+func (x *CallError) GetRetryDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RetryDelay
+	}
+	return nil
+}
+
+// A field of a request that is not acceptable.
+type FieldViolation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The path of the field.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// What is wrong with it, for people.
+	Description   string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldViolation) Reset() {
+	*x = FieldViolation{}
+	mi := &file_mcpsidecar_v1_content_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldViolation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldViolation) ProtoMessage() {}
+
+func (x *FieldViolation) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_content_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldViolation.ProtoReflect.Descriptor instead.
+func (*FieldViolation) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_content_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FieldViolation) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *FieldViolation) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
 var File_mcpsidecar_v1_content_proto protoreflect.FileDescriptor
 
 const file_mcpsidecar_v1_content_proto_rawDesc = "" +
 	"\n" +
-	"\x1bmcpsidecar/v1/content.proto\x12\rmcpsidecar.v1\"\xd3\x02\n" +
+	"\x1bmcpsidecar/v1/content.proto\x12\rmcpsidecar.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd3\x02\n" +
 	"\fContentBlock\x120\n" +
 	"\x04text\x18\x01 \x01(\v2\x1a.mcpsidecar.v1.TextContentH\x00R\x04text\x123\n" +
 	"\x05image\x18\x02 \x01(\v2\x1b.mcpsidecar.v1.ImageContentH\x00R\x05image\x123\n" +
@@ -760,7 +907,21 @@ const file_mcpsidecar_v1_content_proto_rawDesc = "" +
 	"\x04blob\x18\x04 \x01(\fH\x00R\x04blob\x12\x1d\n" +
 	"\n" +
 	"extra_json\x18\x05 \x01(\tR\textraJsonB\x06\n" +
-	"\x04body*\xd6\x01\n" +
+	"\x04body\"\xd8\x02\n" +
+	"\tCallError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12B\n" +
+	"\bmetadata\x18\x04 \x03(\v2&.mcpsidecar.v1.CallError.MetadataEntryR\bmetadata\x12H\n" +
+	"\x10field_violations\x18\x05 \x03(\v2\x1d.mcpsidecar.v1.FieldViolationR\x0ffieldViolations\x12:\n" +
+	"\vretry_delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryDelay\x1a;\n" +
+	"\rMetadataEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"H\n" +
+	"\x0eFieldViolation\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12 \n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription*\xd6\x01\n" +
 	"\bLogLevel\x12\x19\n" +
 	"\x15LOG_LEVEL_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLOG_LEVEL_DEBUG\x10\x01\x12\x12\n" +
@@ -786,29 +947,36 @@ func file_mcpsidecar_v1_content_proto_rawDescGZIP() []byte {
 }
 
 var file_mcpsidecar_v1_content_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_mcpsidecar_v1_content_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_mcpsidecar_v1_content_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_mcpsidecar_v1_content_proto_goTypes = []any{
-	(LogLevel)(0),            // 0: mcpsidecar.v1.LogLevel
-	(*ContentBlock)(nil),     // 1: mcpsidecar.v1.ContentBlock
-	(*TextContent)(nil),      // 2: mcpsidecar.v1.TextContent
-	(*ImageContent)(nil),     // 3: mcpsidecar.v1.ImageContent
-	(*AudioContent)(nil),     // 4: mcpsidecar.v1.AudioContent
-	(*ResourceLink)(nil),     // 5: mcpsidecar.v1.ResourceLink
-	(*EmbeddedResource)(nil), // 6: mcpsidecar.v1.EmbeddedResource
-	(*ResourceContents)(nil), // 7: mcpsidecar.v1.ResourceContents
+	(LogLevel)(0),               // 0: mcpsidecar.v1.LogLevel
+	(*ContentBlock)(nil),        // 1: mcpsidecar.v1.ContentBlock
+	(*TextContent)(nil),         // 2: mcpsidecar.v1.TextContent
+	(*ImageContent)(nil),        // 3: mcpsidecar.v1.ImageContent
+	(*AudioContent)(nil),        // 4: mcpsidecar.v1.AudioContent
+	(*ResourceLink)(nil),        // 5: mcpsidecar.v1.ResourceLink
+	(*EmbeddedResource)(nil),    // 6: mcpsidecar.v1.EmbeddedResource
+	(*ResourceContents)(nil),    // 7: mcpsidecar.v1.ResourceContents
+	(*CallError)(nil),           // 8: mcpsidecar.v1.CallError
+	(*FieldViolation)(nil),      // 9: mcpsidecar.v1.FieldViolation
+	nil,                         // 10: mcpsidecar.v1.CallError.MetadataEntry
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
 }
 var file_mcpsidecar_v1_content_proto_depIdxs = []int32{
-	2, // 0: mcpsidecar.v1.ContentBlock.text:type_name -> mcpsidecar.v1.TextContent
-	3, // 1: mcpsidecar.v1.ContentBlock.image:type_name -> mcpsidecar.v1.ImageContent
-	4, // 2: mcpsidecar.v1.ContentBlock.audio:type_name -> mcpsidecar.v1.AudioContent
-	5, // 3: mcpsidecar.v1.ContentBlock.resource_link:type_name -> mcpsidecar.v1.ResourceLink
-	6, // 4: mcpsidecar.v1.ContentBlock.resource:type_name -> mcpsidecar.v1.EmbeddedResource
-	7, // 5: mcpsidecar.v1.EmbeddedResource.resource:type_name -> mcpsidecar.v1.ResourceContents
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	2,  // 0: mcpsidecar.v1.ContentBlock.text:type_name -> mcpsidecar.v1.TextContent
+	3,  // 1: mcpsidecar.v1.ContentBlock.image:type_name -> mcpsidecar.v1.ImageContent
+	4,  // 2: mcpsidecar.v1.ContentBlock.audio:type_name -> mcpsidecar.v1.AudioContent
+	5,  // 3: mcpsidecar.v1.ContentBlock.resource_link:type_name -> mcpsidecar.v1.ResourceLink
+	6,  // 4: mcpsidecar.v1.ContentBlock.resource:type_name -> mcpsidecar.v1.EmbeddedResource
+	7,  // 5: mcpsidecar.v1.EmbeddedResource.resource:type_name -> mcpsidecar.v1.ResourceContents
+	10, // 6: mcpsidecar.v1.CallError.metadata:type_name -> mcpsidecar.v1.CallError.MetadataEntry
+	9,  // 7: mcpsidecar.v1.CallError.field_violations:type_name -> mcpsidecar.v1.FieldViolation
+	11, // 8: mcpsidecar.v1.CallError.retry_delay:type_name -> google.protobuf.Duration
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_mcpsidecar_v1_content_proto_init() }
@@ -835,7 +1003,7 @@ func file_mcpsidecar_v1_content_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mcpsidecar_v1_content_proto_rawDesc), len(file_mcpsidecar_v1_content_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

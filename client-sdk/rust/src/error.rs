@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::connect::ConnectAttempt;
+use crate::proto::CallError;
 
 /// Result of this crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -186,6 +187,23 @@ impl From<Status> for Error {
             violations,
             metadata,
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
+        }
+    }
+}
+
+impl From<CallError> for Error {
+    /// What the status of the call's RPC would have become; for outcomes of [`crate::proto::Call`].
+    fn from(error: CallError) -> Self {
+        let violations = error.field_violations.iter();
+        Self::Status {
+            code: Code::from(error.code),
+            reason: Reason::from(error.reason),
+            message: error.message,
+            violations: violations
+                .map(|wrong| Violation::of(&wrong.field, &wrong.description))
+                .collect(),
+            metadata: error.metadata.into_iter().collect(),
+            retry_after: error.retry_delay.and_then(|delay| delay.try_into().ok()),
         }
     }
 }
@@ -420,6 +438,29 @@ mod tests {
         assert!(!with("OUTCOME_UNKNOWN").is_retryable());
         assert!(with("UPSTREAM_UNREACHABLE").is_retryable());
         assert!(with("DRAINING").is_retryable());
+    }
+
+    #[test]
+    fn the_error_of_a_call_is_what_its_status_would_be() {
+        let error = Error::from(CallError {
+            code: 8,
+            reason: "TOO_MANY_CALLS".to_owned(),
+            message: "too many".to_owned(),
+            metadata: HashMap::from([("limit".to_owned(), "7".to_owned())]),
+            field_violations: vec![crate::proto::FieldViolation {
+                field: "call".to_owned(),
+                description: "one too many".to_owned(),
+            }],
+            retry_delay: Some(prost_types::Duration {
+                seconds: 1,
+                nanos: 500_000_000,
+            }),
+        });
+        assert_eq!(error.code(), Some(Code::ResourceExhausted));
+        assert_eq!(error.reason(), Some(&Reason::TOO_MANY_CALLS));
+        assert_eq!(error.field(), Some("call"));
+        assert_eq!(error.retry_after(), Some(Duration::from_millis(1500)));
+        assert!(error.is_retryable());
     }
 
     #[test]

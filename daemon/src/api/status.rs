@@ -105,17 +105,22 @@ pub fn to_status(error: &Error) -> Status {
         }
         _ => {}
     }
-    let passing = matches!(
-        reason,
-        Reason::Draining | Reason::UpstreamUnreachable | Reason::AuthorizationUnavailable
-    );
-    let delay = error
-        .retry_delay()
-        .or_else(|| passing.then_some(DEFAULT_RETRY));
+    let delay = retry_delay(error);
     if delay.is_some() {
         details.set_retry_info(delay);
     }
     Status::with_error_details(code, message, details)
+}
+
+/// When it is worth another try: what the error says, else a moment for what passes by itself.
+fn retry_delay(error: &Error) -> Option<Duration> {
+    let passing = matches!(
+        error.reason(),
+        Reason::Draining | Reason::UpstreamUnreachable | Reason::AuthorizationUnavailable
+    );
+    error
+        .retry_delay()
+        .or_else(|| passing.then_some(DEFAULT_RETRY))
 }
 
 /// What the status of a call's RPC would have said.
@@ -123,11 +128,24 @@ pub fn to_status(error: &Error) -> Status {
 pub fn to_call_error(error: &Error) -> v1::CallError {
     let reason = error.reason();
     let code = error.rpc().map_or_else(|| code(reason), upstream_code);
+    let mut details = ErrorDetails::new();
+    let used = add_violations(error, &mut details);
+    let metadata = metadata(error, MAX_FACTS.saturating_sub(used), &details);
+    let violations = details.bad_request().map(|bad| &bad.field_violations);
     v1::CallError {
         code: code.into(),
         reason: reason.as_str().to_owned(),
         message: cut(error.message(), MAX_MESSAGE),
-        metadata: metadata(error, MAX_FACTS, &ErrorDetails::new()),
+        metadata,
+        field_violations: violations
+            .into_iter()
+            .flatten()
+            .map(|violation| v1::FieldViolation {
+                field: violation.field.clone(),
+                description: violation.description.clone(),
+            })
+            .collect(),
+        retry_delay: retry_delay(error).and_then(|delay| delay.try_into().ok()),
     }
 }
 
@@ -243,7 +261,7 @@ mod tests {
     use tonic::Code;
     use tonic_types::StatusExt;
 
-    use super::{DOMAIN, to_status};
+    use super::{DOMAIN, to_call_error, to_status};
     use crate::error::{Error, Reason, RpcError, Violation};
 
     /// The size of a status in trailers, as HTTP/2 counts it.
@@ -415,5 +433,27 @@ mod tests {
         let error = Error::new(Reason::TooMany, "x").retry_after(Duration::from_millis(1_500));
         let retry = to_status(&error).get_details_retry_info().unwrap();
         assert_eq!(retry.retry_delay, Some(Duration::from_millis(1_500)));
+    }
+
+    #[test]
+    fn the_error_of_a_call_says_what_its_status_says() {
+        let error = Error::invalid("call.timeout", "is zero").retry_after(Duration::from_secs(3));
+        let (status, told) = (to_status(&error), to_call_error(&error));
+        let details = status.get_error_details();
+        assert_eq!(told.code, i32::from(status.code()));
+        assert_eq!(told.message, status.message());
+        assert_eq!(told.reason, details.error_info().unwrap().reason);
+        let violations = &details.bad_request().unwrap().field_violations;
+        assert_eq!(violations.len(), told.field_violations.len());
+        assert_eq!(told.field_violations[0].field, violations[0].field);
+        assert_eq!(
+            told.field_violations[0].description,
+            violations[0].description
+        );
+        let delay = details.retry_info().unwrap().retry_delay.unwrap();
+        assert_eq!(
+            told.retry_delay.unwrap().seconds.unsigned_abs(),
+            delay.as_secs()
+        );
     }
 }

@@ -80,7 +80,6 @@ from ._generated.call_pb2 import (
     CALL_STATE_RUNNING as CALL_STATE_RUNNING,
     CALL_STATE_UNSPECIFIED as CALL_STATE_UNSPECIFIED,
     Call as Call,
-    CallError as CallError,
     CallState as CallState,
     CancelCallRequest as CancelCallRequest,
     CancelCallResponse as CancelCallResponse,
@@ -93,8 +92,10 @@ from ._generated.call_pb2 import (
 )
 from ._generated.content_pb2 import (
     AudioContent as AudioContent,
+    CallError as CallError,
     ContentBlock as ContentBlock,
     EmbeddedResource as EmbeddedResource,
+    FieldViolation as FieldViolation,
     ImageContent as ImageContent,
     LOG_LEVEL_ALERT as LOG_LEVEL_ALERT,
     LOG_LEVEL_CRITICAL as LOG_LEVEL_CRITICAL,

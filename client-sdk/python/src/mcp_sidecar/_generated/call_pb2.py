@@ -23,44 +23,39 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from mcp_sidecar._generated import content_pb2 as mcp__sidecar_dot___generated_dot_content__pb2
 from mcp_sidecar._generated import prompt_pb2 as mcp__sidecar_dot___generated_dot_prompt__pb2
 from mcp_sidecar._generated import resource_pb2 as mcp__sidecar_dot___generated_dot_resource__pb2
 from mcp_sidecar._generated import tool_pb2 as mcp__sidecar_dot___generated_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!mcp_sidecar/_generated/call.proto\x12\x12mcp_sidecar_client\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#mcp_sidecar/_generated/prompt.proto\x1a%mcp_sidecar/_generated/resource.proto\x1a!mcp_sidecar/_generated/tool.proto\"\xd1\x04\n\x04\x43\x61ll\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x11\n\tserver_id\x18\x03 \x01(\t\x12\x11\n\ttool_name\x18\x04 \x01(\t\x12,\n\x05state\x18\x05 \x01(\x0e\x32\x1d.mcp_sidecar_client.CallState\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x10\n\x08\x64\x65tached\x18\x07 \x01(\x08\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cresource_uri\x18\x0b \x01(\t\x12\x13\n\x0bprompt_name\x18\x0c \x01(\t\x12\x35\n\x0btool_result\x18\r \x01(\x0b\x32\x1e.mcp_sidecar_client.ToolResultH\x00\x12\x43\n\x0fresource_result\x18\x0e \x01(\x0b\x32(.mcp_sidecar_client.ReadResourceResponseH\x00\x12>\n\rprompt_result\x18\x0f \x01(\x0b\x32%.mcp_sidecar_client.GetPromptResponseH\x00\x12.\n\x05\x65rror\x18\x10 \x01(\x0b\x32\x1d.mcp_sidecar_client.CallErrorH\x00\x42\t\n\x07outcome\"\xaa\x01\n\tCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12=\n\x08metadata\x18\x04 \x03(\x0b\x32+.mcp_sidecar_client.CallError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"H\n\x0eGetCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"9\n\x0fGetCallResponse\x12&\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x18.mcp_sidecar_client.Call\"I\n\x0fWaitCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\":\n\x10WaitCallResponse\x12&\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x18.mcp_sidecar_client.Call\"7\n\x11\x43\x61ncelCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\"\x14\n\x12\x43\x61ncelCallResponse\"\x8f\x01\n\x10ListCallsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x12\n\nserver_ids\x18\x02 \x03(\t\x12-\n\x06states\x18\x03 \x03(\x0e\x32\x1d.mcp_sidecar_client.CallState\x12\x11\n\tpage_size\x18\x04 \x01(\r\x12\x12\n\npage_token\x18\x05 \x01(\t\"U\n\x11ListCallsResponse\x12\'\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x18.mcp_sidecar_client.Call\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xa9\x01\n\tCallState\x12\x1a\n\x16\x43\x41LL_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43\x41LL_STATE_RUNNING\x10\x01\x12\x1d\n\x19\x43\x41LL_STATE_INPUT_REQUIRED\x10\x02\x12\x18\n\x14\x43\x41LL_STATE_COMPLETED\x10\x03\x12\x15\n\x11\x43\x41LL_STATE_FAILED\x10\x04\x12\x18\n\x14\x43\x41LL_STATE_CANCELLED\x10\x05\x32\xef\x02\n\x0b\x43\x61llService\x12R\n\x07GetCall\x12\".mcp_sidecar_client.GetCallRequest\x1a#.mcp_sidecar_client.GetCallResponse\x12U\n\x08WaitCall\x12#.mcp_sidecar_client.WaitCallRequest\x1a$.mcp_sidecar_client.WaitCallResponse\x12[\n\nCancelCall\x12%.mcp_sidecar_client.CancelCallRequest\x1a&.mcp_sidecar_client.CancelCallResponse\x12X\n\tListCalls\x12$.mcp_sidecar_client.ListCallsRequest\x1a%.mcp_sidecar_client.ListCallsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!mcp_sidecar/_generated/call.proto\x12\x12mcp_sidecar_client\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$mcp_sidecar/_generated/content.proto\x1a#mcp_sidecar/_generated/prompt.proto\x1a%mcp_sidecar/_generated/resource.proto\x1a!mcp_sidecar/_generated/tool.proto\"\xd1\x04\n\x04\x43\x61ll\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x11\n\tserver_id\x18\x03 \x01(\t\x12\x11\n\ttool_name\x18\x04 \x01(\t\x12,\n\x05state\x18\x05 \x01(\x0e\x32\x1d.mcp_sidecar_client.CallState\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x10\n\x08\x64\x65tached\x18\x07 \x01(\x08\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cresource_uri\x18\x0b \x01(\t\x12\x13\n\x0bprompt_name\x18\x0c \x01(\t\x12\x35\n\x0btool_result\x18\r \x01(\x0b\x32\x1e.mcp_sidecar_client.ToolResultH\x00\x12\x43\n\x0fresource_result\x18\x0e \x01(\x0b\x32(.mcp_sidecar_client.ReadResourceResponseH\x00\x12>\n\rprompt_result\x18\x0f \x01(\x0b\x32%.mcp_sidecar_client.GetPromptResponseH\x00\x12.\n\x05\x65rror\x18\x10 \x01(\x0b\x32\x1d.mcp_sidecar_client.CallErrorH\x00\x42\t\n\x07outcome\"H\n\x0eGetCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"9\n\x0fGetCallResponse\x12&\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x18.mcp_sidecar_client.Call\"I\n\x0fWaitCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\":\n\x10WaitCallResponse\x12&\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x18.mcp_sidecar_client.Call\"7\n\x11\x43\x61ncelCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\"\x14\n\x12\x43\x61ncelCallResponse\"\x8f\x01\n\x10ListCallsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x12\n\nserver_ids\x18\x02 \x03(\t\x12-\n\x06states\x18\x03 \x03(\x0e\x32\x1d.mcp_sidecar_client.CallState\x12\x11\n\tpage_size\x18\x04 \x01(\r\x12\x12\n\npage_token\x18\x05 \x01(\t\"U\n\x11ListCallsResponse\x12\'\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x18.mcp_sidecar_client.Call\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*\xa9\x01\n\tCallState\x12\x1a\n\x16\x43\x41LL_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43\x41LL_STATE_RUNNING\x10\x01\x12\x1d\n\x19\x43\x41LL_STATE_INPUT_REQUIRED\x10\x02\x12\x18\n\x14\x43\x41LL_STATE_COMPLETED\x10\x03\x12\x15\n\x11\x43\x41LL_STATE_FAILED\x10\x04\x12\x18\n\x14\x43\x41LL_STATE_CANCELLED\x10\x05\x32\xef\x02\n\x0b\x43\x61llService\x12R\n\x07GetCall\x12\".mcp_sidecar_client.GetCallRequest\x1a#.mcp_sidecar_client.GetCallResponse\x12U\n\x08WaitCall\x12#.mcp_sidecar_client.WaitCallRequest\x1a$.mcp_sidecar_client.WaitCallResponse\x12[\n\nCancelCall\x12%.mcp_sidecar_client.CancelCallRequest\x1a&.mcp_sidecar_client.CancelCallResponse\x12X\n\tListCalls\x12$.mcp_sidecar_client.ListCallsRequest\x1a%.mcp_sidecar_client.ListCallsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mcp_sidecar._generated.call_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CALLERROR_METADATAENTRY']._loaded_options = None
-  _globals['_CALLERROR_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_CALLSTATE']._serialized_start=1551
-  _globals['_CALLSTATE']._serialized_end=1720
-  _globals['_CALL']._serialized_start=202
-  _globals['_CALL']._serialized_end=795
-  _globals['_CALLERROR']._serialized_start=798
-  _globals['_CALLERROR']._serialized_end=968
-  _globals['_CALLERROR_METADATAENTRY']._serialized_start=921
-  _globals['_CALLERROR_METADATAENTRY']._serialized_end=968
-  _globals['_GETCALLREQUEST']._serialized_start=970
-  _globals['_GETCALLREQUEST']._serialized_end=1042
-  _globals['_GETCALLRESPONSE']._serialized_start=1044
-  _globals['_GETCALLRESPONSE']._serialized_end=1101
-  _globals['_WAITCALLREQUEST']._serialized_start=1103
-  _globals['_WAITCALLREQUEST']._serialized_end=1176
-  _globals['_WAITCALLRESPONSE']._serialized_start=1178
-  _globals['_WAITCALLRESPONSE']._serialized_end=1236
-  _globals['_CANCELCALLREQUEST']._serialized_start=1238
-  _globals['_CANCELCALLREQUEST']._serialized_end=1293
-  _globals['_CANCELCALLRESPONSE']._serialized_start=1295
-  _globals['_CANCELCALLRESPONSE']._serialized_end=1315
-  _globals['_LISTCALLSREQUEST']._serialized_start=1318
-  _globals['_LISTCALLSREQUEST']._serialized_end=1461
-  _globals['_LISTCALLSRESPONSE']._serialized_start=1463
-  _globals['_LISTCALLSRESPONSE']._serialized_end=1548
-  _globals['_CALLSERVICE']._serialized_start=1723
-  _globals['_CALLSERVICE']._serialized_end=2090
+  _globals['_CALLSTATE']._serialized_start=1416
+  _globals['_CALLSTATE']._serialized_end=1585
+  _globals['_CALL']._serialized_start=240
+  _globals['_CALL']._serialized_end=833
+  _globals['_GETCALLREQUEST']._serialized_start=835
+  _globals['_GETCALLREQUEST']._serialized_end=907
+  _globals['_GETCALLRESPONSE']._serialized_start=909
+  _globals['_GETCALLRESPONSE']._serialized_end=966
+  _globals['_WAITCALLREQUEST']._serialized_start=968
+  _globals['_WAITCALLREQUEST']._serialized_end=1041
+  _globals['_WAITCALLRESPONSE']._serialized_start=1043
+  _globals['_WAITCALLRESPONSE']._serialized_end=1101
+  _globals['_CANCELCALLREQUEST']._serialized_start=1103
+  _globals['_CANCELCALLREQUEST']._serialized_end=1158
+  _globals['_CANCELCALLRESPONSE']._serialized_start=1160
+  _globals['_CANCELCALLRESPONSE']._serialized_end=1180
+  _globals['_LISTCALLSREQUEST']._serialized_start=1183
+  _globals['_LISTCALLSREQUEST']._serialized_end=1326
+  _globals['_LISTCALLSRESPONSE']._serialized_start=1328
+  _globals['_LISTCALLSRESPONSE']._serialized_end=1413
+  _globals['_CALLSERVICE']._serialized_start=1588
+  _globals['_CALLSERVICE']._serialized_end=1955
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from mcp_sidecar._generated import content_pb2 as _content_pb2
 from mcp_sidecar._generated import prompt_pb2 as _prompt_pb2
 from mcp_sidecar._generated import resource_pb2 as _resource_pb2
 from mcp_sidecar._generated import tool_pb2 as _tool_pb2
@@ -124,7 +125,7 @@ class Call(_message.Message):
         """A filled prompt."""
 
     @_builtins.property
-    def error(self) -> Global___CallError:
+    def error(self) -> _content_pb2.CallError:
         """Why there is no result."""
 
     def __init__(
@@ -145,7 +146,7 @@ class Call(_message.Message):
         tool_result: _tool_pb2.ToolResult | None = ...,
         resource_result: _resource_pb2.ReadResourceResponse | None = ...,
         prompt_result: _prompt_pb2.GetPromptResponse | None = ...,
-        error: Global___CallError | None = ...,
+        error: _content_pb2.CallError | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "expire_time", b"expire_time", "outcome", b"outcome", "prompt_result", b"prompt_result", "resource_result", b"resource_result", "tool_result", b"tool_result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -156,62 +157,6 @@ class Call(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___Call: _TypeAlias = Call  # noqa: Y015
-
-@_typing.final
-class CallError(_message.Message):
-    """Why a call has no result: what the status of its RPC says."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class MetadataEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    CODE_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    METADATA_FIELD_NUMBER: _builtins.int
-    code: _builtins.int
-    """The gRPC status code."""
-    reason: _builtins.str
-    """The reason, as in `google.rpc.ErrorInfo`."""
-    message: _builtins.str
-    """What is wrong, for people."""
-    @_builtins.property
-    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Facts, as in `google.rpc.ErrorInfo`."""
-
-    def __init__(
-        self,
-        *,
-        code: _builtins.int = ...,
-        reason: _builtins.str = ...,
-        message: _builtins.str = ...,
-        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "metadata", b"metadata", "reason", b"reason"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CallError: _TypeAlias = CallError  # noqa: Y015
 
 @_typing.final
 class GetCallRequest(_message.Message):

@@ -22,29 +22,38 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$mcp_sidecar/_generated/content.proto\x12\x12mcp_sidecar_client\"\xb7\x02\n\x0c\x43ontentBlock\x12/\n\x04text\x18\x01 \x01(\x0b\x32\x1f.mcp_sidecar_client.TextContentH\x00\x12\x31\n\x05image\x18\x02 \x01(\x0b\x32 .mcp_sidecar_client.ImageContentH\x00\x12\x31\n\x05\x61udio\x18\x03 \x01(\x0b\x32 .mcp_sidecar_client.AudioContentH\x00\x12\x39\n\rresource_link\x18\x04 \x01(\x0b\x32 .mcp_sidecar_client.ResourceLinkH\x00\x12\x38\n\x08resource\x18\x05 \x01(\x0b\x32$.mcp_sidecar_client.EmbeddedResourceH\x00\x12\x12\n\x08raw_json\x18\x0f \x01(\tH\x00\x42\x07\n\x05\x62lock\"/\n\x0bTextContent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x12\n\nextra_json\x18\x02 \x01(\t\"C\n\x0cImageContent\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x11\n\tmime_type\x18\x02 \x01(\t\x12\x12\n\nextra_json\x18\x03 \x01(\t\"C\n\x0c\x41udioContent\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x11\n\tmime_type\x18\x02 \x01(\t\x12\x12\n\nextra_json\x18\x03 \x01(\t\"\x90\x01\n\x0cResourceLink\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12\x11\n\x04size\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nextra_json\x18\x07 \x01(\tB\x07\n\x05_size\"^\n\x10\x45mbeddedResource\x12\x36\n\x08resource\x18\x01 \x01(\x0b\x32$.mcp_sidecar_client.ResourceContents\x12\x12\n\nextra_json\x18\x02 \x01(\t\"n\n\x10ResourceContents\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x11\n\tmime_type\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x0e\n\x04\x62lob\x18\x04 \x01(\x0cH\x00\x12\x12\n\nextra_json\x18\x05 \x01(\tB\x06\n\x04\x62ody*\xd6\x01\n\x08LogLevel\x12\x19\n\x15LOG_LEVEL_UNSPECIFIED\x10\x00\x12\x13\n\x0fLOG_LEVEL_DEBUG\x10\x01\x12\x12\n\x0eLOG_LEVEL_INFO\x10\x02\x12\x14\n\x10LOG_LEVEL_NOTICE\x10\x03\x12\x15\n\x11LOG_LEVEL_WARNING\x10\x04\x12\x13\n\x0fLOG_LEVEL_ERROR\x10\x05\x12\x16\n\x12LOG_LEVEL_CRITICAL\x10\x06\x12\x13\n\x0fLOG_LEVEL_ALERT\x10\x07\x12\x17\n\x13LOG_LEVEL_EMERGENCY\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$mcp_sidecar/_generated/content.proto\x12\x12mcp_sidecar_client\x1a\x1egoogle/protobuf/duration.proto\"\xb7\x02\n\x0c\x43ontentBlock\x12/\n\x04text\x18\x01 \x01(\x0b\x32\x1f.mcp_sidecar_client.TextContentH\x00\x12\x31\n\x05image\x18\x02 \x01(\x0b\x32 .mcp_sidecar_client.ImageContentH\x00\x12\x31\n\x05\x61udio\x18\x03 \x01(\x0b\x32 .mcp_sidecar_client.AudioContentH\x00\x12\x39\n\rresource_link\x18\x04 \x01(\x0b\x32 .mcp_sidecar_client.ResourceLinkH\x00\x12\x38\n\x08resource\x18\x05 \x01(\x0b\x32$.mcp_sidecar_client.EmbeddedResourceH\x00\x12\x12\n\x08raw_json\x18\x0f \x01(\tH\x00\x42\x07\n\x05\x62lock\"/\n\x0bTextContent\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x12\n\nextra_json\x18\x02 \x01(\t\"C\n\x0cImageContent\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x11\n\tmime_type\x18\x02 \x01(\t\x12\x12\n\nextra_json\x18\x03 \x01(\t\"C\n\x0c\x41udioContent\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x11\n\tmime_type\x18\x02 \x01(\t\x12\x12\n\nextra_json\x18\x03 \x01(\t\"\x90\x01\n\x0cResourceLink\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12\x11\n\x04size\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nextra_json\x18\x07 \x01(\tB\x07\n\x05_size\"^\n\x10\x45mbeddedResource\x12\x36\n\x08resource\x18\x01 \x01(\x0b\x32$.mcp_sidecar_client.ResourceContents\x12\x12\n\nextra_json\x18\x02 \x01(\t\"n\n\x10ResourceContents\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x11\n\tmime_type\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x0e\n\x04\x62lob\x18\x04 \x01(\x0cH\x00\x12\x12\n\nextra_json\x18\x05 \x01(\tB\x06\n\x04\x62ody\"\x98\x02\n\tCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12=\n\x08metadata\x18\x04 \x03(\x0b\x32+.mcp_sidecar_client.CallError.MetadataEntry\x12<\n\x10\x66ield_violations\x18\x05 \x03(\x0b\x32\".mcp_sidecar_client.FieldViolation\x12.\n\x0bretry_delay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"4\n\x0e\x46ieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t*\xd6\x01\n\x08LogLevel\x12\x19\n\x15LOG_LEVEL_UNSPECIFIED\x10\x00\x12\x13\n\x0fLOG_LEVEL_DEBUG\x10\x01\x12\x12\n\x0eLOG_LEVEL_INFO\x10\x02\x12\x14\n\x10LOG_LEVEL_NOTICE\x10\x03\x12\x15\n\x11LOG_LEVEL_WARNING\x10\x04\x12\x13\n\x0fLOG_LEVEL_ERROR\x10\x05\x12\x16\n\x12LOG_LEVEL_CRITICAL\x10\x06\x12\x13\n\x0fLOG_LEVEL_ALERT\x10\x07\x12\x17\n\x13LOG_LEVEL_EMERGENCY\x10\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mcp_sidecar._generated.content_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LOGLEVEL']._serialized_start=917
-  _globals['_LOGLEVEL']._serialized_end=1131
-  _globals['_CONTENTBLOCK']._serialized_start=61
-  _globals['_CONTENTBLOCK']._serialized_end=372
-  _globals['_TEXTCONTENT']._serialized_start=374
-  _globals['_TEXTCONTENT']._serialized_end=421
-  _globals['_IMAGECONTENT']._serialized_start=423
-  _globals['_IMAGECONTENT']._serialized_end=490
-  _globals['_AUDIOCONTENT']._serialized_start=492
-  _globals['_AUDIOCONTENT']._serialized_end=559
-  _globals['_RESOURCELINK']._serialized_start=562
-  _globals['_RESOURCELINK']._serialized_end=706
-  _globals['_EMBEDDEDRESOURCE']._serialized_start=708
-  _globals['_EMBEDDEDRESOURCE']._serialized_end=802
-  _globals['_RESOURCECONTENTS']._serialized_start=804
-  _globals['_RESOURCECONTENTS']._serialized_end=914
+  _globals['_CALLERROR_METADATAENTRY']._loaded_options = None
+  _globals['_CALLERROR_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_LOGLEVEL']._serialized_start=1286
+  _globals['_LOGLEVEL']._serialized_end=1500
+  _globals['_CONTENTBLOCK']._serialized_start=93
+  _globals['_CONTENTBLOCK']._serialized_end=404
+  _globals['_TEXTCONTENT']._serialized_start=406
+  _globals['_TEXTCONTENT']._serialized_end=453
+  _globals['_IMAGECONTENT']._serialized_start=455
+  _globals['_IMAGECONTENT']._serialized_end=522
+  _globals['_AUDIOCONTENT']._serialized_start=524
+  _globals['_AUDIOCONTENT']._serialized_end=591
+  _globals['_RESOURCELINK']._serialized_start=594
+  _globals['_RESOURCELINK']._serialized_end=738
+  _globals['_EMBEDDEDRESOURCE']._serialized_start=740
+  _globals['_EMBEDDEDRESOURCE']._serialized_end=834
+  _globals['_RESOURCECONTENTS']._serialized_start=836
+  _globals['_RESOURCECONTENTS']._serialized_end=946
+  _globals['_CALLERROR']._serialized_start=949
+  _globals['_CALLERROR']._serialized_end=1229
+  _globals['_CALLERROR_METADATAENTRY']._serialized_start=1182
+  _globals['_CALLERROR_METADATAENTRY']._serialized_end=1229
+  _globals['_FIELDVIOLATION']._serialized_start=1231
+  _globals['_FIELDVIOLATION']._serialized_end=1283
 # @@protoc_insertion_point(module_scope)

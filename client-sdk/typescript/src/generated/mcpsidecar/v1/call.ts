@@ -16,6 +16,7 @@ import {
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
+import { CallError } from "./content.js";
 import { GetPromptResponse } from "./prompt.js";
 import { ReadResourceResponse } from "./resource.js";
 import { ToolResult } from "./tool.js";
@@ -135,23 +136,6 @@ export interface Call {
     /** Why there is no result. */
     { $case: "error"; value: CallError }
     | undefined;
-}
-
-/** Why a call has no result: what the status of its RPC says. */
-export interface CallError {
-  /** The gRPC status code. */
-  code: number;
-  /** The reason, as in `google.rpc.ErrorInfo`. */
-  reason: string;
-  /** What is wrong, for people. */
-  message: string;
-  /** Facts, as in `google.rpc.ErrorInfo`. */
-  metadata: { [key: string]: string };
-}
-
-export interface CallError_MetadataEntry {
-  key: string;
-  value: string;
 }
 
 /** Request of CallService.GetCall. */
@@ -489,175 +473,6 @@ export const Call: MessageFns<Call> = {
         break;
       }
     }
-    return message;
-  },
-};
-
-function createBaseCallError(): CallError {
-  return { code: 0, reason: "", message: "", metadata: {} };
-}
-
-export const CallError: MessageFns<CallError> = {
-  encode(message: CallError, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.code !== 0) {
-      writer.uint32(8).int32(message.code);
-    }
-    if (message.reason !== "") {
-      writer.uint32(18).string(message.reason);
-    }
-    if (message.message !== "") {
-      writer.uint32(26).string(message.message);
-    }
-    globalThis.Object.entries(message.metadata).forEach(([key, value]: [string, string]) => {
-      CallError_MetadataEntry.encode({ key: key as any, value }, writer.uint32(34).fork()).join();
-    });
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): CallError {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseCallError();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 8) {
-              break;
-            }
-
-            message.code = reader.int32();
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.reason = reader.string();
-            continue;
-          }
-          case 3: {
-            if (tag !== 26) {
-              break;
-            }
-
-            message.message = reader.string();
-            continue;
-          }
-          case 4: {
-            if (tag !== 34) {
-              break;
-            }
-
-            const entry4 = CallError_MetadataEntry.decode(reader, reader.uint32());
-            if (entry4.value !== undefined) {
-              message.metadata[entry4.key] = entry4.value;
-            }
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<CallError>): CallError {
-    return CallError.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<CallError>): CallError {
-    const message = createBaseCallError();
-    message.code = object.code ?? 0;
-    message.reason = object.reason ?? "";
-    message.message = object.message ?? "";
-    message.metadata = (globalThis.Object.entries(object.metadata ?? {}) as [string, string][]).reduce(
-      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
-        if (value !== undefined) {
-          acc[key] = globalThis.String(value);
-        }
-        return acc;
-      },
-      {},
-    );
-    return message;
-  },
-};
-
-function createBaseCallError_MetadataEntry(): CallError_MetadataEntry {
-  return { key: "", value: "" };
-}
-
-export const CallError_MetadataEntry: MessageFns<CallError_MetadataEntry> = {
-  encode(message: CallError_MetadataEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    if (message.key !== "") {
-      writer.uint32(10).string(message.key);
-    }
-    if (message.value !== "") {
-      writer.uint32(18).string(message.value);
-    }
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): CallError_MetadataEntry {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseCallError_MetadataEntry();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-          case 1: {
-            if (tag !== 10) {
-              break;
-            }
-
-            message.key = reader.string();
-            continue;
-          }
-          case 2: {
-            if (tag !== 18) {
-              break;
-            }
-
-            message.value = reader.string();
-            continue;
-          }
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create(base?: DeepPartial<CallError_MetadataEntry>): CallError_MetadataEntry {
-    return CallError_MetadataEntry.fromPartial(base ?? {});
-  },
-  fromPartial(object: DeepPartial<CallError_MetadataEntry>): CallError_MetadataEntry {
-    const message = createBaseCallError_MetadataEntry();
-    message.key = object.key ?? "";
-    message.value = object.value ?? "";
     return message;
   },
 };

@@ -3,6 +3,7 @@
 
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
+import { Duration } from "../../google/protobuf/duration.js";
 
 export const protobufPackage = "mcpsidecar.v1";
 
@@ -196,6 +197,35 @@ export interface ResourceContents {
     | undefined;
   /** Further members, such as `_meta`; the whole object where it has neither `text` nor a decodable `blob`. */
   extraJson: string;
+}
+
+/** Why a call has no result: what the status of its RPC says, where there is no RPC that could say it. */
+export interface CallError {
+  /** The gRPC status code. */
+  code: number;
+  /** The reason, as in `google.rpc.ErrorInfo`. */
+  reason: string;
+  /** What is wrong, for people. */
+  message: string;
+  /** Facts, as in `google.rpc.ErrorInfo`. */
+  metadata: { [key: string]: string };
+  /** What is wrong with which field of the request, as in `google.rpc.BadRequest`. */
+  fieldViolations: FieldViolation[];
+  /** When it is worth another try, as in `google.rpc.RetryInfo`. Absent: not said. */
+  retryDelay: Duration | undefined;
+}
+
+export interface CallError_MetadataEntry {
+  key: string;
+  value: string;
+}
+
+/** A field of a request that is not acceptable. */
+export interface FieldViolation {
+  /** The path of the field. */
+  field: string;
+  /** What is wrong with it, for people. */
+  description: string;
 }
 
 function createBaseContentBlock(): ContentBlock {
@@ -884,6 +914,268 @@ export const ResourceContents: MessageFns<ResourceContents> = {
       }
     }
     message.extraJson = object.extraJson ?? "";
+    return message;
+  },
+};
+
+function createBaseCallError(): CallError {
+  return { code: 0, reason: "", message: "", metadata: {}, fieldViolations: [], retryDelay: undefined };
+}
+
+export const CallError: MessageFns<CallError> = {
+  encode(message: CallError, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.code !== 0) {
+      writer.uint32(8).int32(message.code);
+    }
+    if (message.reason !== "") {
+      writer.uint32(18).string(message.reason);
+    }
+    if (message.message !== "") {
+      writer.uint32(26).string(message.message);
+    }
+    globalThis.Object.entries(message.metadata).forEach(([key, value]: [string, string]) => {
+      CallError_MetadataEntry.encode({ key: key as any, value }, writer.uint32(34).fork()).join();
+    });
+    for (const v of message.fieldViolations) {
+      FieldViolation.encode(v!, writer.uint32(42).fork()).join();
+    }
+    if (message.retryDelay !== undefined) {
+      Duration.encode(message.retryDelay, writer.uint32(50).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CallError {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCallError();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.code = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.message = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            const entry4 = CallError_MetadataEntry.decode(reader, reader.uint32());
+            if (entry4.value !== undefined) {
+              message.metadata[entry4.key] = entry4.value;
+            }
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.fieldViolations.push(FieldViolation.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.retryDelay = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CallError>): CallError {
+    return CallError.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CallError>): CallError {
+    const message = createBaseCallError();
+    message.code = object.code ?? 0;
+    message.reason = object.reason ?? "";
+    message.message = object.message ?? "";
+    message.metadata = (globalThis.Object.entries(object.metadata ?? {}) as [string, string][]).reduce(
+      (acc: { [key: string]: string }, [key, value]: [string, string]) => {
+        if (value !== undefined) {
+          acc[key] = globalThis.String(value);
+        }
+        return acc;
+      },
+      {},
+    );
+    message.fieldViolations = object.fieldViolations?.map((e) => FieldViolation.fromPartial(e)) || [];
+    message.retryDelay = (object.retryDelay !== undefined && object.retryDelay !== null)
+      ? Duration.fromPartial(object.retryDelay)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseCallError_MetadataEntry(): CallError_MetadataEntry {
+  return { key: "", value: "" };
+}
+
+export const CallError_MetadataEntry: MessageFns<CallError_MetadataEntry> = {
+  encode(message: CallError_MetadataEntry, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.key !== "") {
+      writer.uint32(10).string(message.key);
+    }
+    if (message.value !== "") {
+      writer.uint32(18).string(message.value);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CallError_MetadataEntry {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCallError_MetadataEntry();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.key = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.value = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CallError_MetadataEntry>): CallError_MetadataEntry {
+    return CallError_MetadataEntry.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CallError_MetadataEntry>): CallError_MetadataEntry {
+    const message = createBaseCallError_MetadataEntry();
+    message.key = object.key ?? "";
+    message.value = object.value ?? "";
+    return message;
+  },
+};
+
+function createBaseFieldViolation(): FieldViolation {
+  return { field: "", description: "" };
+}
+
+export const FieldViolation: MessageFns<FieldViolation> = {
+  encode(message: FieldViolation, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.field !== "") {
+      writer.uint32(10).string(message.field);
+    }
+    if (message.description !== "") {
+      writer.uint32(18).string(message.description);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): FieldViolation {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseFieldViolation();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.field = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.description = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<FieldViolation>): FieldViolation {
+    return FieldViolation.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<FieldViolation>): FieldViolation {
+    const message = createBaseFieldViolation();
+    message.field = object.field ?? "";
+    message.description = object.description ?? "";
     return message;
   },
 };
