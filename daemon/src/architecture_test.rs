@@ -52,6 +52,7 @@ const PARTS: &[Part] = &[
                 "catalog",
                 "inputs",
                 "store",
+                "tokens",
                 "policy",
             ],
             &["processes", "systemd", "telemetry", "traces"],
@@ -74,6 +75,7 @@ const PARTS: &[Part] = &[
                 "inputs",
                 "store",
                 "mcp::protocol",
+                "tokens",
                 "traces",
             ],
         ],
@@ -109,6 +111,7 @@ const PARTS: &[Part] = &[
         "catalog",
         &[COMMON, &["store", "json", "mcp::protocol", "mcp::headers"]],
     ),
+    Part("tokens", &[COMMON, &["store"]]),
     Part("inputs", &[COMMON, &["store", "json"]]),
     Part("auth", &[COMMON, &["audit", "store", "policy"]]),
     // The protocol: the actor and its helpers above, the pure parts and the wire below.
@@ -211,7 +214,13 @@ const CONFINED: &[Confined] = &[
     Confined("jsonwebtoken::", &["auth/jose.rs"], "one place signs"),
     Confined(
         ".expose()",
-        &["store/", "store.rs", "mcp/transport", "auth/"],
+        &[
+            "store/",
+            "store.rs",
+            "mcp/transport",
+            "auth/",
+            "api/app_tokens.rs",
+        ],
         "few places open a secret",
     ),
 ];

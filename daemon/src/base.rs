@@ -2,15 +2,18 @@
 //!
 //! Knows no other part, no protobuf and no I/O.
 
+mod caller;
 pub mod load;
+mod namespace;
+
+pub use caller::{AppConnection, Bearer, Caller, Process, User};
+pub use namespace::NamespacePattern;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 use zeroize::Zeroize;
 
 /// Declares a cheap-to-clone string newtype. Validation is the business of whoever makes one.
@@ -68,6 +71,19 @@ text_id! {
 text_id! {
     /// Id of one sign-in; a `UUIDv7`, so that ids sort by time.
     SignInId
+}
+
+text_id! {
+    /// Id of a token of an app; a `UUIDv7`, so that ids sort by time. No secret.
+    TokenId
+}
+
+impl TokenId {
+    /// A fresh id.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self::new(uuid::Uuid::now_v7().to_string())
+    }
 }
 
 impl SignInId {
@@ -152,7 +168,8 @@ impl<T: Zeroize> Secret<T> {
         Self(value)
     }
 
-    /// Opens the secret. Only `store::seal`, `auth` and `mcp::transport` may call this.
+    /// Opens the secret. Only `store::seal`, `auth` and `mcp::transport` may call this, and `api::app_tokens`, which shows a new
+    /// token once.
     pub fn expose(&self) -> &T {
         &self.0
     }
@@ -208,56 +225,6 @@ impl<T: Zeroize> fmt::Debug for Secret<T> {
 impl<T: Zeroize> Drop for Secret<T> {
     fn drop(&mut self) {
         self.0.zeroize();
-    }
-}
-
-/// The local process behind a gRPC connection, as the kernel names it at accept time (`SO_PEERCRED`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Caller {
-    /// Effective user id.
-    pub uid: u32,
-    /// Effective group id.
-    pub gid: u32,
-    /// Process id, where the kernel knows it. For logs only: pids are reused.
-    pub pid: Option<i32>,
-}
-
-/// One connection of an app to the daemon. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct AppConnection {
-    caller: Caller,
-    id: u64,
-    ended: CancellationToken,
-}
-
-impl AppConnection {
-    /// A connection that begins now; it ends when `ended` is cancelled.
-    #[must_use]
-    pub fn new(caller: Caller, ended: CancellationToken) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self {
-            caller,
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            ended,
-        }
-    }
-
-    /// Who made it.
-    #[must_use]
-    pub fn caller(&self) -> Caller {
-        self.caller
-    }
-
-    /// A number that no other connection has while the daemon runs.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Cancelled when the connection has ended.
-    #[must_use]
-    pub fn ended(&self) -> &CancellationToken {
-        &self.ended
     }
 }
 

@@ -20,7 +20,7 @@ use crate::model::call::KeepCalls;
 pub use crate::model::spec::Unattended;
 pub use crate::model::vault::KeyBackend;
 pub use load::{ConfigError, Environment, Sources};
-pub use rules::{AccessRule, HostRule, NamespacePattern, SocketMode};
+pub use rules::{AccessRule, HostRule, SocketMode};
 pub use servers::ServerConfig;
 
 /// The configuration of the daemon. Made by [`Config::load`]; `Config::default()` is for tests.
@@ -42,6 +42,8 @@ pub struct Config {
     pub socket: SocketConfig,
     /// The admin socket.
     pub admin: AdminConfig,
+    /// The listener over TCP, for apps with tokens.
+    pub tcp: TcpConfig,
     /// Log output.
     pub log: LogConfig,
     /// Bounds on waiting.
@@ -131,6 +133,15 @@ impl Default for AdminConfig {
     }
 }
 
+/// Section `tcp`: for apps that cannot reach the socket. Every request needs a token, which AdminService makes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TcpConfig {
+    /// The address, a loopback one, such as `127.0.0.1:7443`; port 0 is any, and the log says which. Default: none, nobody
+    /// listens.
+    pub listen: Option<SocketAddr>,
+}
+
 /// Section `log`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
@@ -216,9 +227,11 @@ pub struct LimitConfig {
     pub stderr_tail_bytes: usize,
     /// Connections of apps that are open at the same time. Default 1,024; 1 to 65,536.
     pub connections: usize,
-    /// How many of them one user (by the kernel's word) may have. Default, and what 0 stands for: three quarters of
+    /// How many of them one user (by the kernel's word, or the bearer of one token) may have. Default, and what 0 stands for: three quarters of
     /// `connections`; 1 to `connections`.
     pub connections_per_user: usize,
+    /// Tokens for apps that come over TCP. Default 100; 1 to 1,000.
+    pub app_tokens: usize,
 }
 
 /// Section `calls`.
@@ -526,6 +539,7 @@ impl Default for LimitConfig {
             stderr_tail_bytes: 4_096,
             connections: 1_024,
             connections_per_user: 0,
+            app_tokens: 100,
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Reason {
     InvalidField,
     /// The caller may not use this namespace.
     CallerNotAllowed,
+    /// The request came over TCP without a valid token.
+    AppTokenRequired,
     /// The registration of the server keeps this tool from apps.
     ToolNotAllowed,
     /// The address policy refuses a destination.
@@ -37,6 +39,8 @@ pub enum Reason {
     CallNotFound,
     /// No such request for an answer of a model, or its end is long past.
     SamplingRequestNotFound,
+    /// No such token of an app.
+    AppTokenNotFound,
     /// The wanted id belongs to another server.
     ServerIdTaken,
     /// The MCP server wants the user to sign in.
@@ -101,6 +105,7 @@ impl Reason {
     pub const ALL: &'static [Self] = &[
         Self::InvalidField,
         Self::CallerNotAllowed,
+        Self::AppTokenRequired,
         Self::ToolNotAllowed,
         Self::DestinationBlocked,
         Self::NamespaceNotFound,
@@ -110,6 +115,7 @@ impl Reason {
         Self::ElicitationNotFound,
         Self::CallNotFound,
         Self::SamplingRequestNotFound,
+        Self::AppTokenNotFound,
         Self::ServerIdTaken,
         Self::SignInRequired,
         Self::SignInNotFound,
@@ -146,6 +152,7 @@ impl Reason {
         match self {
             Self::InvalidField => "INVALID_FIELD",
             Self::CallerNotAllowed => "CALLER_NOT_ALLOWED",
+            Self::AppTokenRequired => "APP_TOKEN_REQUIRED",
             Self::ToolNotAllowed => "TOOL_NOT_ALLOWED",
             Self::DestinationBlocked => "DESTINATION_BLOCKED",
             Self::NamespaceNotFound => "NAMESPACE_NOT_FOUND",
@@ -155,6 +162,7 @@ impl Reason {
             Self::ElicitationNotFound => "ELICITATION_NOT_FOUND",
             Self::CallNotFound => "CALL_NOT_FOUND",
             Self::SamplingRequestNotFound => "SAMPLING_REQUEST_NOT_FOUND",
+            Self::AppTokenNotFound => "APP_TOKEN_NOT_FOUND",
             Self::ServerIdTaken => "SERVER_ID_TAKEN",
             Self::SignInRequired => "SIGN_IN_REQUIRED",
             Self::SignInNotFound => "SIGN_IN_NOT_FOUND",

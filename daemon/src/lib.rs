@@ -23,14 +23,17 @@ pub mod registry;
 pub mod store;
 pub mod systemd;
 pub mod telemetry;
+pub mod tokens;
 pub mod traces;
 
 #[cfg(test)]
 mod architecture_test;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -38,8 +41,8 @@ use tonic::service::Routes;
 
 use crate::access::Access;
 use crate::api::apps::{Apps, Via};
-use crate::api::socket::{Bound, Passed};
-use crate::api::{Health, Observers, ServeOptions, Shared, infrastructure, serve};
+use crate::api::socket::{Passed, SocketFile};
+use crate::api::{Gate, Health, Listener, Observers, ServeOptions, Shared, infrastructure, serve};
 use crate::audit::Audit;
 use crate::auth::callback::{Callback, CallbackOptions};
 use crate::auth::web::Web;
@@ -47,7 +50,7 @@ use crate::auth::{Auth, AuthParts, AuthSettings};
 use crate::base::load::Load;
 use crate::calls::{Calls, CallsParts};
 use crate::catalog::output::{CheckLimits, Checker};
-use crate::config::{Config, Sources};
+use crate::config::{Config, Sources, TcpConfig};
 use crate::error::{Error, Result};
 use crate::inputs::{Inputs, InputsConfig};
 use crate::mcp::Settings;
@@ -62,15 +65,16 @@ use crate::registry::{Registry, declared};
 pub use crate::store::{Keys, Rotated};
 use crate::store::{Store, StoreConfig};
 use crate::telemetry::LogFilter;
+use crate::tokens::Tokens;
 use crate::traces::Traces;
 
 /// What tasks may still do after the last connection has ended.
 const LAST_GRACE: Duration = Duration::from_secs(5);
 
-/// A listening socket with what is served on it.
+/// A listener with what is served on it.
 #[derive(Debug)]
 struct Door {
-    bound: Bound,
+    listener: Listener,
     routes: Routes,
     health: Health,
     via: Via,
@@ -80,8 +84,9 @@ struct Door {
 #[derive(Debug)]
 pub struct Daemon {
     config: Config,
-    app: Door,
-    admin: Door,
+    doors: Vec<Door>,
+    /// What the sockets leave behind.
+    files: Vec<SocketFile>,
     apps: Apps,
     operation: Operation,
     tracker: TaskTracker,
@@ -160,6 +165,7 @@ impl Daemon {
             Some(_) => Metrics::new(api::methods()?),
             None => Metrics::default(),
         };
+        let tcp = bind_tcp(&config.tcp).await?;
         let mut passed = Passed::take()?;
         let bound = passed.app(&config.socket.path, config.socket.mode.0)?;
         let admin_bound = passed.admin(&config.admin.path, config.admin.mode.0)?;
@@ -253,29 +259,48 @@ impl Daemon {
             places: Places {
                 app_socket: bound.path(),
                 admin_socket: admin_bound.path(),
+                tcp: tcp.as_ref().map(|(_, address)| *address),
                 data_dir: config.data_dir.clone(),
             },
         };
         let operation = Operation::new(parts, config.clone());
-        let (routes, health) = infrastructure(api::routes(&shared), api::SERVICES).await?;
-        let app = Door {
-            bound,
-            routes,
-            health,
-            via: Via::App,
-        };
-        let routes = api::admin_routes(&shared, &operation);
+        let tokens = Tokens::start(
+            store.clone(),
+            config.limits.app_tokens,
+            tracker.clone(),
+            draining.clone(),
+        );
+        let tokens = tokens.await?;
+        let mut doors = Vec::new();
+        let mut files = Vec::new();
+        let mut listeners = vec![(Listener::Unix(bound.listener), Via::App)];
+        if let Some((listener, address)) = tcp {
+            let gate = Gate::new(tokens.clone(), address.port());
+            listeners.push((Listener::Tcp(listener, gate), Via::Tcp));
+        }
+        for (listener, via) in listeners {
+            let (routes, health) = infrastructure(api::routes(&shared), api::SERVICES).await?;
+            doors.push(Door {
+                listener,
+                routes,
+                health,
+                via,
+            });
+        }
+        files.push(bound.file);
+        let routes = api::admin_routes(&shared, &operation, &tokens);
         let (routes, health) = infrastructure(routes, api::ADMIN_SERVICES).await?;
-        let admin = Door {
-            bound: admin_bound,
+        doors.push(Door {
+            listener: Listener::Unix(admin_bound.listener),
             routes,
             health,
             via: Via::Admin,
-        };
+        });
+        files.push(admin_bound.file);
         Ok(Self {
             config,
-            app,
-            admin,
+            doors,
+            files,
             apps: shared.apps,
             operation,
             tracker,
@@ -378,12 +403,8 @@ impl Daemon {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
         let end = CancellationToken::new();
         self.show_metrics(&self.draining.clone());
-        let files = [self.app.bound.path(), self.admin.bound.path()];
-        let doors = [self.app, self.admin];
-        let healths = doors.each_ref().map(|door| door.health.clone());
-        let mut sockets = Vec::new();
-        let serving = doors.map(|door| {
-            sockets.push(door.bound.file);
+        let healths: Vec<_> = self.doors.iter().map(|door| door.health.clone()).collect();
+        let serving = self.doors.into_iter().map(|door| {
             let options = ServeOptions {
                 connections: self.config.limits.connections,
                 connections_per_user: self.config.limits.connections_per_user,
@@ -392,7 +413,7 @@ impl Daemon {
                 message_bytes: self.config.limits.grpc_message_bytes,
             };
             serve(
-                door.bound.listener,
+                door.listener,
                 door.routes,
                 options,
                 self.draining.clone(),
@@ -411,8 +432,19 @@ impl Daemon {
         }
         systemd::watchdog(&self.tracker, end.clone());
         systemd::ready("serving");
-        let [app, admin] = files.map(Option::unwrap_or_default);
-        tracing::info!(socket = %app.display(), admin = %admin.display(), "ready");
+        let Places {
+            app_socket,
+            admin_socket,
+            tcp,
+            ..
+        } = self.operation.places().clone();
+        let [app, admin] = [app_socket, admin_socket].map(Option::unwrap_or_default);
+        tracing::info!(
+            socket = %app.display(),
+            admin = %admin.display(),
+            tcp = tcp.map(tracing::field::display),
+            "ready"
+        );
 
         let draining = async {
             tokio::select! {
@@ -455,12 +487,27 @@ impl Daemon {
             tracing::warn!(tasks = self.tracker.len(), "tasks are left behind");
         }
         self.traces.close(LAST_GRACE).await;
-        for socket in sockets {
-            socket.remove();
+        for file in self.files {
+            file.remove();
         }
         tracing::info!("stopped");
         served
     }
+}
+
+/// Listens for apps with tokens, as configured.
+async fn bind_tcp(config: &TcpConfig) -> Result<Option<(TcpListener, SocketAddr)>> {
+    let Some(wanted) = config.listen else {
+        return Ok(None);
+    };
+    let failed = |cause: std::io::Error| {
+        Error::internal(format!(
+            "apps cannot be served at {wanted}: {cause}; `tcp.listen` names another address"
+        ))
+    };
+    let listener = TcpListener::bind(wanted).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok(Some((listener, address)))
 }
 
 /// Checks what the configuration names but does not hold: the secrets of its servers, and with them their settings.

@@ -6,6 +6,7 @@ pub mod declared;
 pub mod explain;
 pub mod reload;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -70,6 +71,8 @@ pub struct Places {
     pub app_socket: Option<PathBuf>,
     /// The admin socket, if its path is known.
     pub admin_socket: Option<PathBuf>,
+    /// Where apps with tokens come in.
+    pub tcp: Option<SocketAddr>,
     /// The state.
     pub data_dir: PathBuf,
 }

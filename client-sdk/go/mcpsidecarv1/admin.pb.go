@@ -33,6 +33,8 @@ const (
 	AppSocket_APP_SOCKET_APP AppSocket = 1
 	// The admin socket.
 	AppSocket_APP_SOCKET_ADMIN AppSocket = 2
+	// None: over TCP, with a token.
+	AppSocket_APP_SOCKET_TCP AppSocket = 3
 )
 
 // Enum value maps for AppSocket.
@@ -41,11 +43,13 @@ var (
 		0: "APP_SOCKET_UNSPECIFIED",
 		1: "APP_SOCKET_APP",
 		2: "APP_SOCKET_ADMIN",
+		3: "APP_SOCKET_TCP",
 	}
 	AppSocket_value = map[string]int32{
 		"APP_SOCKET_UNSPECIFIED": 0,
 		"APP_SOCKET_APP":         1,
 		"APP_SOCKET_ADMIN":       2,
+		"APP_SOCKET_TCP":         3,
 	}
 )
 
@@ -202,7 +206,9 @@ type GetStatusResponse struct {
 	// The file that the configuration was read from. Empty if there is none.
 	ConfigFile string `protobuf:"bytes,14,opt,name=config_file,json=configFile,proto3" json:"config_file,omitempty"`
 	// When the configuration was last read with success.
-	ConfigTime    *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=config_time,json=configTime,proto3" json:"config_time,omitempty"`
+	ConfigTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=config_time,json=configTime,proto3" json:"config_time,omitempty"`
+	// The address at which the daemon listens for apps with tokens, such as `127.0.0.1:7443`. Empty if it does not.
+	TcpAddress    string `protobuf:"bytes,16,opt,name=tcp_address,json=tcpAddress,proto3" json:"tcp_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -342,12 +348,19 @@ func (x *GetStatusResponse) GetConfigTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetStatusResponse) GetTcpAddress() string {
+	if x != nil {
+		return x.TcpAddress
+	}
+	return ""
+}
+
 // How much there is of everything in the daemon.
 type StatusCounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Servers by the state of their connection; states without a server are left out.
 	Servers []*ServersInState `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Connections of apps, on both sockets.
+	// Connections of apps, on both sockets and over TCP.
 	Apps uint32 `protobuf:"varint,2,opt,name=apps,proto3" json:"apps,omitempty"`
 	// RPCs that are under way, streams among them, this one too.
 	Rpcs uint32 `protobuf:"varint,3,opt,name=rpcs,proto3" json:"rpcs,omitempty"`
@@ -698,14 +711,15 @@ func (x *ListAppsResponse) GetOmitted() uint32 {
 	return 0
 }
 
-// A connection of an app.
+// A connection of an app. Over TCP, apps with different tokens are told apart, also if they share one connection; whoever has
+// shown no token is not named.
 type ConnectedApp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A number that no other connection has while the daemon runs.
 	ConnectionId uint64 `protobuf:"varint,1,opt,name=connection_id,json=connectionId,proto3" json:"connection_id,omitempty"`
-	// User id, by the kernel's word.
+	// User id, by the kernel's word. Without meaning if `token_id` is set.
 	Uid uint32 `protobuf:"varint,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Group id, by the kernel's word.
+	// Group id, by the kernel's word. Without meaning if `token_id` is set.
 	Gid uint32 `protobuf:"varint,3,opt,name=gid,proto3" json:"gid,omitempty"`
 	// Process id at the time of the connection, by the kernel's word; 0 if it is not known.
 	Pid int32 `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
@@ -721,7 +735,11 @@ type ConnectedApp struct {
 	// The update streams that it follows.
 	Follows []*FollowedUpdates `protobuf:"bytes,9,rep,name=follows,proto3" json:"follows,omitempty"`
 	// Through which socket it came.
-	Socket        AppSocket `protobuf:"varint,10,opt,name=socket,proto3,enum=mcpsidecar.v1.AppSocket" json:"socket,omitempty"`
+	Socket AppSocket `protobuf:"varint,10,opt,name=socket,proto3,enum=mcpsidecar.v1.AppSocket" json:"socket,omitempty"`
+	// The id of the token that it bears; empty on a socket.
+	TokenId string `protobuf:"bytes,11,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	// The name of that token; empty on a socket.
+	TokenName     string `protobuf:"bytes,12,opt,name=token_name,json=tokenName,proto3" json:"token_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -824,6 +842,20 @@ func (x *ConnectedApp) GetSocket() AppSocket {
 		return x.Socket
 	}
 	return AppSocket_APP_SOCKET_UNSPECIFIED
+}
+
+func (x *ConnectedApp) GetTokenId() string {
+	if x != nil {
+		return x.TokenId
+	}
+	return ""
+}
+
+func (x *ConnectedApp) GetTokenName() string {
+	if x != nil {
+		return x.TokenName
+	}
+	return ""
 }
 
 // An update stream that an app follows.
@@ -1174,6 +1206,385 @@ func (x *DeclaredServerChange) GetOutcome() DeclaredServerOutcome {
 	return DeclaredServerOutcome_DECLARED_SERVER_OUTCOME_UNSPECIFIED
 }
 
+// A token for apps that come over TCP: what is known of it. The token itself is not.
+type AppToken struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id. No secret: it names the token in ListApps and in the audit log.
+	TokenId string `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	// Its name, as given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The namespaces that its bearer may use: names, or the start of names and a final `*`.
+	Namespaces []string `protobuf:"bytes,3,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// When it was made.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// When it ceases to be valid. Absent: never. One that has expired is listed until the next one is made.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppToken) Reset() {
+	*x = AppToken{}
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppToken) ProtoMessage() {}
+
+func (x *AppToken) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppToken.ProtoReflect.Descriptor instead.
+func (*AppToken) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AppToken) GetTokenId() string {
+	if x != nil {
+		return x.TokenId
+	}
+	return ""
+}
+
+func (x *AppToken) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AppToken) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *AppToken) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *AppToken) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+// Request of AdminService.CreateAppToken.
+type CreateAppTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A name for people, 1 to 64 visible ASCII characters. It need not be unique, so that a token can be replaced by another
+	// one of its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The namespaces that its bearer may use: names, or the start of names and a final `*`; `*` alone is all. At most 100.
+	// Empty: `default`. The rules `[[access]]` are about users of the host, and not about tokens.
+	Namespaces []string `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// How long it is valid, 1 s to 87600 h (ten years). Absent: until it is revoked.
+	Lifetime      *durationpb.Duration `protobuf:"bytes,3,opt,name=lifetime,proto3" json:"lifetime,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAppTokenRequest) Reset() {
+	*x = CreateAppTokenRequest{}
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAppTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAppTokenRequest) ProtoMessage() {}
+
+func (x *CreateAppTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAppTokenRequest.ProtoReflect.Descriptor instead.
+func (*CreateAppTokenRequest) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CreateAppTokenRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateAppTokenRequest) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *CreateAppTokenRequest) GetLifetime() *durationpb.Duration {
+	if x != nil {
+		return x.Lifetime
+	}
+	return nil
+}
+
+// Response of AdminService.CreateAppToken.
+type CreateAppTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token: `mcps_` and 43 letters, digits, `-` and `_`. It goes into the metadata of every RPC as
+	// `authorization: Bearer TOKEN`, and cannot be had again.
+	Secret string `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	// What is known of it.
+	Token         *AppToken `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateAppTokenResponse) Reset() {
+	*x = CreateAppTokenResponse{}
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateAppTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateAppTokenResponse) ProtoMessage() {}
+
+func (x *CreateAppTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateAppTokenResponse.ProtoReflect.Descriptor instead.
+func (*CreateAppTokenResponse) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CreateAppTokenResponse) GetSecret() string {
+	if x != nil {
+		return x.Secret
+	}
+	return ""
+}
+
+func (x *CreateAppTokenResponse) GetToken() *AppToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+// Request of AdminService.ListAppTokens.
+type ListAppTokensRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAppTokensRequest) Reset() {
+	*x = ListAppTokensRequest{}
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAppTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAppTokensRequest) ProtoMessage() {}
+
+func (x *ListAppTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAppTokensRequest.ProtoReflect.Descriptor instead.
+func (*ListAppTokensRequest) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+// Response of AdminService.ListAppTokens.
+type ListAppTokensResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tokens, oldest first.
+	Tokens        []*AppToken `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAppTokensResponse) Reset() {
+	*x = ListAppTokensResponse{}
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAppTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAppTokensResponse) ProtoMessage() {}
+
+func (x *ListAppTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAppTokensResponse.ProtoReflect.Descriptor instead.
+func (*ListAppTokensResponse) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListAppTokensResponse) GetTokens() []*AppToken {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+// Request of AdminService.RevokeAppToken.
+type RevokeAppTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token's id.
+	TokenId       string `protobuf:"bytes,1,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAppTokenRequest) Reset() {
+	*x = RevokeAppTokenRequest{}
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAppTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAppTokenRequest) ProtoMessage() {}
+
+func (x *RevokeAppTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAppTokenRequest.ProtoReflect.Descriptor instead.
+func (*RevokeAppTokenRequest) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RevokeAppTokenRequest) GetTokenId() string {
+	if x != nil {
+		return x.TokenId
+	}
+	return ""
+}
+
+// Response of AdminService.RevokeAppToken.
+type RevokeAppTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it was.
+	Token         *AppToken `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAppTokenResponse) Reset() {
+	*x = RevokeAppTokenResponse{}
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAppTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAppTokenResponse) ProtoMessage() {}
+
+func (x *RevokeAppTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAppTokenResponse.ProtoReflect.Descriptor instead.
+func (*RevokeAppTokenResponse) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RevokeAppTokenResponse) GetToken() *AppToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 // Request of AdminService.Drain.
 type DrainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1183,7 +1594,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[14]
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1606,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[14]
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1619,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 // Response of AdminService.Drain.
@@ -1222,7 +1633,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[15]
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1645,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[15]
+	mi := &file_mcpsidecar_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1658,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_mcpsidecar_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainResponse) GetAlready() bool {
@@ -1262,7 +1673,7 @@ var File_mcpsidecar_v1_admin_proto protoreflect.FileDescriptor
 const file_mcpsidecar_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x19mcpsidecar/v1/admin.proto\x12\rmcpsidecar.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1amcpsidecar/v1/server.proto\x1a\x1amcpsidecar/v1/update.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\x86\x05\n" +
+	"\x10GetStatusRequest\"\xa7\x05\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x129\n" +
@@ -1284,7 +1695,9 @@ const file_mcpsidecar_v1_admin_proto_rawDesc = "" +
 	"\vconfig_file\x18\x0e \x01(\tR\n" +
 	"configFile\x12;\n" +
 	"\vconfig_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"configTime\"\x8b\x02\n" +
+	"configTime\x12\x1f\n" +
+	"\vtcp_address\x18\x10 \x01(\tR\n" +
+	"tcpAddress\"\x8b\x02\n" +
 	"\fStatusCounts\x127\n" +
 	"\aservers\x18\x01 \x03(\v2\x1d.mcpsidecar.v1.ServersInStateR\aservers\x12\x12\n" +
 	"\x04apps\x18\x02 \x01(\rR\x04apps\x12\x12\n" +
@@ -1309,7 +1722,7 @@ const file_mcpsidecar_v1_admin_proto_rawDesc = "" +
 	"\x0fListAppsRequest\"]\n" +
 	"\x10ListAppsResponse\x12/\n" +
 	"\x04apps\x18\x01 \x03(\v2\x1b.mcpsidecar.v1.ConnectedAppR\x04apps\x12\x18\n" +
-	"\aomitted\x18\x02 \x01(\rR\aomitted\"\xf4\x02\n" +
+	"\aomitted\x18\x02 \x01(\rR\aomitted\"\xae\x03\n" +
 	"\fConnectedApp\x12#\n" +
 	"\rconnection_id\x18\x01 \x01(\x04R\fconnectionId\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\rR\x03uid\x12\x10\n" +
@@ -1323,7 +1736,10 @@ const file_mcpsidecar_v1_admin_proto_rawDesc = "" +
 	"\x0erpcs_under_way\x18\b \x01(\rR\frpcsUnderWay\x128\n" +
 	"\afollows\x18\t \x03(\v2\x1e.mcpsidecar.v1.FollowedUpdatesR\afollows\x120\n" +
 	"\x06socket\x18\n" +
-	" \x01(\x0e2\x18.mcpsidecar.v1.AppSocketR\x06socket\"j\n" +
+	" \x01(\x0e2\x18.mcpsidecar.v1.AppSocketR\x06socket\x12\x19\n" +
+	"\btoken_id\x18\v \x01(\tR\atokenId\x12\x1d\n" +
+	"\n" +
+	"token_name\x18\f \x01(\tR\ttokenName\"j\n" +
 	"\x0fFollowedUpdates\x12\x1e\n" +
 	"\n" +
 	"namespaces\x18\x01 \x03(\tR\n" +
@@ -1346,24 +1762,54 @@ const file_mcpsidecar_v1_admin_proto_rawDesc = "" +
 	"\x14DeclaredServerChange\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1b\n" +
 	"\tserver_id\x18\x02 \x01(\tR\bserverId\x12>\n" +
-	"\aoutcome\x18\x03 \x01(\x0e2$.mcpsidecar.v1.DeclaredServerOutcomeR\aoutcome\"\x0e\n" +
+	"\aoutcome\x18\x03 \x01(\x0e2$.mcpsidecar.v1.DeclaredServerOutcomeR\aoutcome\"\xd3\x01\n" +
+	"\bAppToken\x12\x19\n" +
+	"\btoken_id\x18\x01 \x01(\tR\atokenId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x03 \x03(\tR\n" +
+	"namespaces\x12;\n" +
+	"\vcreate_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12;\n" +
+	"\vexpire_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\"\x82\x01\n" +
+	"\x15CreateAppTokenRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x02 \x03(\tR\n" +
+	"namespaces\x125\n" +
+	"\blifetime\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\blifetime\"_\n" +
+	"\x16CreateAppTokenResponse\x12\x16\n" +
+	"\x06secret\x18\x01 \x01(\tR\x06secret\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.mcpsidecar.v1.AppTokenR\x05token\"\x16\n" +
+	"\x14ListAppTokensRequest\"H\n" +
+	"\x15ListAppTokensResponse\x12/\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x17.mcpsidecar.v1.AppTokenR\x06tokens\"2\n" +
+	"\x15RevokeAppTokenRequest\x12\x19\n" +
+	"\btoken_id\x18\x01 \x01(\tR\atokenId\"G\n" +
+	"\x16RevokeAppTokenResponse\x12-\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.mcpsidecar.v1.AppTokenR\x05token\"\x0e\n" +
 	"\fDrainRequest\")\n" +
 	"\rDrainResponse\x12\x18\n" +
-	"\aalready\x18\x01 \x01(\bR\aalready*Q\n" +
+	"\aalready\x18\x01 \x01(\bR\aalready*e\n" +
 	"\tAppSocket\x12\x1a\n" +
 	"\x16APP_SOCKET_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eAPP_SOCKET_APP\x10\x01\x12\x14\n" +
-	"\x10APP_SOCKET_ADMIN\x10\x02*\xaf\x01\n" +
+	"\x10APP_SOCKET_ADMIN\x10\x02\x12\x12\n" +
+	"\x0eAPP_SOCKET_TCP\x10\x03*\xaf\x01\n" +
 	"\x15DeclaredServerOutcome\x12'\n" +
 	"#DECLARED_SERVER_OUTCOME_UNSPECIFIED\x10\x00\x12#\n" +
 	"\x1fDECLARED_SERVER_OUTCOME_CREATED\x10\x01\x12#\n" +
 	"\x1fDECLARED_SERVER_OUTCOME_UPDATED\x10\x02\x12#\n" +
-	"\x1fDECLARED_SERVER_OUTCOME_REMOVED\x10\x032\xa1\x03\n" +
+	"\x1fDECLARED_SERVER_OUTCOME_REMOVED\x10\x032\xbb\x05\n" +
 	"\fAdminService\x12N\n" +
 	"\tGetStatus\x12\x1f.mcpsidecar.v1.GetStatusRequest\x1a .mcpsidecar.v1.GetStatusResponse\x12K\n" +
 	"\bListApps\x12\x1e.mcpsidecar.v1.ListAppsRequest\x1a\x1f.mcpsidecar.v1.ListAppsResponse\x12W\n" +
 	"\fSetLogFilter\x12\".mcpsidecar.v1.SetLogFilterRequest\x1a#.mcpsidecar.v1.SetLogFilterResponse\x12W\n" +
-	"\fReloadConfig\x12\".mcpsidecar.v1.ReloadConfigRequest\x1a#.mcpsidecar.v1.ReloadConfigResponse\x12B\n" +
+	"\fReloadConfig\x12\".mcpsidecar.v1.ReloadConfigRequest\x1a#.mcpsidecar.v1.ReloadConfigResponse\x12]\n" +
+	"\x0eCreateAppToken\x12$.mcpsidecar.v1.CreateAppTokenRequest\x1a%.mcpsidecar.v1.CreateAppTokenResponse\x12Z\n" +
+	"\rListAppTokens\x12#.mcpsidecar.v1.ListAppTokensRequest\x1a$.mcpsidecar.v1.ListAppTokensResponse\x12]\n" +
+	"\x0eRevokeAppToken\x12$.mcpsidecar.v1.RevokeAppTokenRequest\x1a%.mcpsidecar.v1.RevokeAppTokenResponse\x12B\n" +
 	"\x05Drain\x12\x1b.mcpsidecar.v1.DrainRequest\x1a\x1c.mcpsidecar.v1.DrainResponseB\xb3\x01\n" +
 	"\x11com.mcpsidecar.v1B\n" +
 	"AdminProtoP\x01Z=github.com/mcp-sidecar/mcp-sidecar/client-sdk/go/mcpsidecarv1\xa2\x02\x03MXX\xaa\x02\rMcpsidecar.V1\xca\x02\rMcpsidecar\\V1\xe2\x02\x19Mcpsidecar\\V1\\GPBMetadata\xea\x02\x0eMcpsidecar::V1b\x06proto3"
@@ -1381,67 +1827,86 @@ func file_mcpsidecar_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_mcpsidecar_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_mcpsidecar_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_mcpsidecar_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_mcpsidecar_v1_admin_proto_goTypes = []any{
-	(AppSocket)(0),                // 0: mcpsidecar.v1.AppSocket
-	(DeclaredServerOutcome)(0),    // 1: mcpsidecar.v1.DeclaredServerOutcome
-	(*GetStatusRequest)(nil),      // 2: mcpsidecar.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 3: mcpsidecar.v1.GetStatusResponse
-	(*StatusCounts)(nil),          // 4: mcpsidecar.v1.StatusCounts
-	(*ServersInState)(nil),        // 5: mcpsidecar.v1.ServersInState
-	(*ServerNotReady)(nil),        // 6: mcpsidecar.v1.ServerNotReady
-	(*ListAppsRequest)(nil),       // 7: mcpsidecar.v1.ListAppsRequest
-	(*ListAppsResponse)(nil),      // 8: mcpsidecar.v1.ListAppsResponse
-	(*ConnectedApp)(nil),          // 9: mcpsidecar.v1.ConnectedApp
-	(*FollowedUpdates)(nil),       // 10: mcpsidecar.v1.FollowedUpdates
-	(*SetLogFilterRequest)(nil),   // 11: mcpsidecar.v1.SetLogFilterRequest
-	(*SetLogFilterResponse)(nil),  // 12: mcpsidecar.v1.SetLogFilterResponse
-	(*ReloadConfigRequest)(nil),   // 13: mcpsidecar.v1.ReloadConfigRequest
-	(*ReloadConfigResponse)(nil),  // 14: mcpsidecar.v1.ReloadConfigResponse
-	(*DeclaredServerChange)(nil),  // 15: mcpsidecar.v1.DeclaredServerChange
-	(*DrainRequest)(nil),          // 16: mcpsidecar.v1.DrainRequest
-	(*DrainResponse)(nil),         // 17: mcpsidecar.v1.DrainResponse
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(ConnectionState)(0),          // 20: mcpsidecar.v1.ConnectionState
-	(*CanAnswer)(nil),             // 21: mcpsidecar.v1.CanAnswer
+	(AppSocket)(0),                 // 0: mcpsidecar.v1.AppSocket
+	(DeclaredServerOutcome)(0),     // 1: mcpsidecar.v1.DeclaredServerOutcome
+	(*GetStatusRequest)(nil),       // 2: mcpsidecar.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),      // 3: mcpsidecar.v1.GetStatusResponse
+	(*StatusCounts)(nil),           // 4: mcpsidecar.v1.StatusCounts
+	(*ServersInState)(nil),         // 5: mcpsidecar.v1.ServersInState
+	(*ServerNotReady)(nil),         // 6: mcpsidecar.v1.ServerNotReady
+	(*ListAppsRequest)(nil),        // 7: mcpsidecar.v1.ListAppsRequest
+	(*ListAppsResponse)(nil),       // 8: mcpsidecar.v1.ListAppsResponse
+	(*ConnectedApp)(nil),           // 9: mcpsidecar.v1.ConnectedApp
+	(*FollowedUpdates)(nil),        // 10: mcpsidecar.v1.FollowedUpdates
+	(*SetLogFilterRequest)(nil),    // 11: mcpsidecar.v1.SetLogFilterRequest
+	(*SetLogFilterResponse)(nil),   // 12: mcpsidecar.v1.SetLogFilterResponse
+	(*ReloadConfigRequest)(nil),    // 13: mcpsidecar.v1.ReloadConfigRequest
+	(*ReloadConfigResponse)(nil),   // 14: mcpsidecar.v1.ReloadConfigResponse
+	(*DeclaredServerChange)(nil),   // 15: mcpsidecar.v1.DeclaredServerChange
+	(*AppToken)(nil),               // 16: mcpsidecar.v1.AppToken
+	(*CreateAppTokenRequest)(nil),  // 17: mcpsidecar.v1.CreateAppTokenRequest
+	(*CreateAppTokenResponse)(nil), // 18: mcpsidecar.v1.CreateAppTokenResponse
+	(*ListAppTokensRequest)(nil),   // 19: mcpsidecar.v1.ListAppTokensRequest
+	(*ListAppTokensResponse)(nil),  // 20: mcpsidecar.v1.ListAppTokensResponse
+	(*RevokeAppTokenRequest)(nil),  // 21: mcpsidecar.v1.RevokeAppTokenRequest
+	(*RevokeAppTokenResponse)(nil), // 22: mcpsidecar.v1.RevokeAppTokenResponse
+	(*DrainRequest)(nil),           // 23: mcpsidecar.v1.DrainRequest
+	(*DrainResponse)(nil),          // 24: mcpsidecar.v1.DrainResponse
+	(*timestamppb.Timestamp)(nil),  // 25: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 26: google.protobuf.Duration
+	(ConnectionState)(0),           // 27: mcpsidecar.v1.ConnectionState
+	(*CanAnswer)(nil),              // 28: mcpsidecar.v1.CanAnswer
 }
 var file_mcpsidecar_v1_admin_proto_depIdxs = []int32{
-	18, // 0: mcpsidecar.v1.GetStatusResponse.start_time:type_name -> google.protobuf.Timestamp
-	19, // 1: mcpsidecar.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
-	18, // 2: mcpsidecar.v1.GetStatusResponse.log_filter_until:type_name -> google.protobuf.Timestamp
+	25, // 0: mcpsidecar.v1.GetStatusResponse.start_time:type_name -> google.protobuf.Timestamp
+	26, // 1: mcpsidecar.v1.GetStatusResponse.uptime:type_name -> google.protobuf.Duration
+	25, // 2: mcpsidecar.v1.GetStatusResponse.log_filter_until:type_name -> google.protobuf.Timestamp
 	4,  // 3: mcpsidecar.v1.GetStatusResponse.counts:type_name -> mcpsidecar.v1.StatusCounts
 	6,  // 4: mcpsidecar.v1.GetStatusResponse.not_ready:type_name -> mcpsidecar.v1.ServerNotReady
-	18, // 5: mcpsidecar.v1.GetStatusResponse.config_time:type_name -> google.protobuf.Timestamp
+	25, // 5: mcpsidecar.v1.GetStatusResponse.config_time:type_name -> google.protobuf.Timestamp
 	5,  // 6: mcpsidecar.v1.StatusCounts.servers:type_name -> mcpsidecar.v1.ServersInState
-	20, // 7: mcpsidecar.v1.ServersInState.state:type_name -> mcpsidecar.v1.ConnectionState
-	20, // 8: mcpsidecar.v1.ServerNotReady.state:type_name -> mcpsidecar.v1.ConnectionState
-	18, // 9: mcpsidecar.v1.ServerNotReady.state_time:type_name -> google.protobuf.Timestamp
-	18, // 10: mcpsidecar.v1.ServerNotReady.next_retry_time:type_name -> google.protobuf.Timestamp
+	27, // 7: mcpsidecar.v1.ServersInState.state:type_name -> mcpsidecar.v1.ConnectionState
+	27, // 8: mcpsidecar.v1.ServerNotReady.state:type_name -> mcpsidecar.v1.ConnectionState
+	25, // 9: mcpsidecar.v1.ServerNotReady.state_time:type_name -> google.protobuf.Timestamp
+	25, // 10: mcpsidecar.v1.ServerNotReady.next_retry_time:type_name -> google.protobuf.Timestamp
 	9,  // 11: mcpsidecar.v1.ListAppsResponse.apps:type_name -> mcpsidecar.v1.ConnectedApp
-	18, // 12: mcpsidecar.v1.ConnectedApp.connect_time:type_name -> google.protobuf.Timestamp
+	25, // 12: mcpsidecar.v1.ConnectedApp.connect_time:type_name -> google.protobuf.Timestamp
 	10, // 13: mcpsidecar.v1.ConnectedApp.follows:type_name -> mcpsidecar.v1.FollowedUpdates
 	0,  // 14: mcpsidecar.v1.ConnectedApp.socket:type_name -> mcpsidecar.v1.AppSocket
-	21, // 15: mcpsidecar.v1.FollowedUpdates.can_answer:type_name -> mcpsidecar.v1.CanAnswer
-	19, // 16: mcpsidecar.v1.SetLogFilterRequest.duration:type_name -> google.protobuf.Duration
-	18, // 17: mcpsidecar.v1.SetLogFilterResponse.until:type_name -> google.protobuf.Timestamp
+	28, // 15: mcpsidecar.v1.FollowedUpdates.can_answer:type_name -> mcpsidecar.v1.CanAnswer
+	26, // 16: mcpsidecar.v1.SetLogFilterRequest.duration:type_name -> google.protobuf.Duration
+	25, // 17: mcpsidecar.v1.SetLogFilterResponse.until:type_name -> google.protobuf.Timestamp
 	15, // 18: mcpsidecar.v1.ReloadConfigResponse.servers:type_name -> mcpsidecar.v1.DeclaredServerChange
 	1,  // 19: mcpsidecar.v1.DeclaredServerChange.outcome:type_name -> mcpsidecar.v1.DeclaredServerOutcome
-	2,  // 20: mcpsidecar.v1.AdminService.GetStatus:input_type -> mcpsidecar.v1.GetStatusRequest
-	7,  // 21: mcpsidecar.v1.AdminService.ListApps:input_type -> mcpsidecar.v1.ListAppsRequest
-	11, // 22: mcpsidecar.v1.AdminService.SetLogFilter:input_type -> mcpsidecar.v1.SetLogFilterRequest
-	13, // 23: mcpsidecar.v1.AdminService.ReloadConfig:input_type -> mcpsidecar.v1.ReloadConfigRequest
-	16, // 24: mcpsidecar.v1.AdminService.Drain:input_type -> mcpsidecar.v1.DrainRequest
-	3,  // 25: mcpsidecar.v1.AdminService.GetStatus:output_type -> mcpsidecar.v1.GetStatusResponse
-	8,  // 26: mcpsidecar.v1.AdminService.ListApps:output_type -> mcpsidecar.v1.ListAppsResponse
-	12, // 27: mcpsidecar.v1.AdminService.SetLogFilter:output_type -> mcpsidecar.v1.SetLogFilterResponse
-	14, // 28: mcpsidecar.v1.AdminService.ReloadConfig:output_type -> mcpsidecar.v1.ReloadConfigResponse
-	17, // 29: mcpsidecar.v1.AdminService.Drain:output_type -> mcpsidecar.v1.DrainResponse
-	25, // [25:30] is the sub-list for method output_type
-	20, // [20:25] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	25, // 20: mcpsidecar.v1.AppToken.create_time:type_name -> google.protobuf.Timestamp
+	25, // 21: mcpsidecar.v1.AppToken.expire_time:type_name -> google.protobuf.Timestamp
+	26, // 22: mcpsidecar.v1.CreateAppTokenRequest.lifetime:type_name -> google.protobuf.Duration
+	16, // 23: mcpsidecar.v1.CreateAppTokenResponse.token:type_name -> mcpsidecar.v1.AppToken
+	16, // 24: mcpsidecar.v1.ListAppTokensResponse.tokens:type_name -> mcpsidecar.v1.AppToken
+	16, // 25: mcpsidecar.v1.RevokeAppTokenResponse.token:type_name -> mcpsidecar.v1.AppToken
+	2,  // 26: mcpsidecar.v1.AdminService.GetStatus:input_type -> mcpsidecar.v1.GetStatusRequest
+	7,  // 27: mcpsidecar.v1.AdminService.ListApps:input_type -> mcpsidecar.v1.ListAppsRequest
+	11, // 28: mcpsidecar.v1.AdminService.SetLogFilter:input_type -> mcpsidecar.v1.SetLogFilterRequest
+	13, // 29: mcpsidecar.v1.AdminService.ReloadConfig:input_type -> mcpsidecar.v1.ReloadConfigRequest
+	17, // 30: mcpsidecar.v1.AdminService.CreateAppToken:input_type -> mcpsidecar.v1.CreateAppTokenRequest
+	19, // 31: mcpsidecar.v1.AdminService.ListAppTokens:input_type -> mcpsidecar.v1.ListAppTokensRequest
+	21, // 32: mcpsidecar.v1.AdminService.RevokeAppToken:input_type -> mcpsidecar.v1.RevokeAppTokenRequest
+	23, // 33: mcpsidecar.v1.AdminService.Drain:input_type -> mcpsidecar.v1.DrainRequest
+	3,  // 34: mcpsidecar.v1.AdminService.GetStatus:output_type -> mcpsidecar.v1.GetStatusResponse
+	8,  // 35: mcpsidecar.v1.AdminService.ListApps:output_type -> mcpsidecar.v1.ListAppsResponse
+	12, // 36: mcpsidecar.v1.AdminService.SetLogFilter:output_type -> mcpsidecar.v1.SetLogFilterResponse
+	14, // 37: mcpsidecar.v1.AdminService.ReloadConfig:output_type -> mcpsidecar.v1.ReloadConfigResponse
+	18, // 38: mcpsidecar.v1.AdminService.CreateAppToken:output_type -> mcpsidecar.v1.CreateAppTokenResponse
+	20, // 39: mcpsidecar.v1.AdminService.ListAppTokens:output_type -> mcpsidecar.v1.ListAppTokensResponse
+	22, // 40: mcpsidecar.v1.AdminService.RevokeAppToken:output_type -> mcpsidecar.v1.RevokeAppTokenResponse
+	24, // 41: mcpsidecar.v1.AdminService.Drain:output_type -> mcpsidecar.v1.DrainResponse
+	34, // [34:42] is the sub-list for method output_type
+	26, // [26:34] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_mcpsidecar_v1_admin_proto_init() }
@@ -1457,7 +1922,7 @@ func file_mcpsidecar_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mcpsidecar_v1_admin_proto_rawDesc), len(file_mcpsidecar_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   16,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

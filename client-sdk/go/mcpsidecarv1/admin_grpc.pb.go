@@ -19,11 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_GetStatus_FullMethodName    = "/mcpsidecar.v1.AdminService/GetStatus"
-	AdminService_ListApps_FullMethodName     = "/mcpsidecar.v1.AdminService/ListApps"
-	AdminService_SetLogFilter_FullMethodName = "/mcpsidecar.v1.AdminService/SetLogFilter"
-	AdminService_ReloadConfig_FullMethodName = "/mcpsidecar.v1.AdminService/ReloadConfig"
-	AdminService_Drain_FullMethodName        = "/mcpsidecar.v1.AdminService/Drain"
+	AdminService_GetStatus_FullMethodName      = "/mcpsidecar.v1.AdminService/GetStatus"
+	AdminService_ListApps_FullMethodName       = "/mcpsidecar.v1.AdminService/ListApps"
+	AdminService_SetLogFilter_FullMethodName   = "/mcpsidecar.v1.AdminService/SetLogFilter"
+	AdminService_ReloadConfig_FullMethodName   = "/mcpsidecar.v1.AdminService/ReloadConfig"
+	AdminService_CreateAppToken_FullMethodName = "/mcpsidecar.v1.AdminService/CreateAppToken"
+	AdminService_ListAppTokens_FullMethodName  = "/mcpsidecar.v1.AdminService/ListAppTokens"
+	AdminService_RevokeAppToken_FullMethodName = "/mcpsidecar.v1.AdminService/RevokeAppToken"
+	AdminService_Drain_FullMethodName          = "/mcpsidecar.v1.AdminService/Drain"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -44,6 +47,16 @@ type AdminServiceClient interface {
 	// a running daemon; the signal SIGHUP does the same. A configuration that is not acceptable changes nothing, and is
 	// refused with `INVALID_FIELD`: the message names source, key and remedy of everything that is wrong.
 	ReloadConfig(ctx context.Context, in *ReloadConfigRequest, opts ...grpc.CallOption) (*ReloadConfigResponse, error)
+	// Makes a token for apps that come over TCP (`tcp.listen` of the configuration), whether or not the daemon listens there
+	// now. The answer is the only place where the token is ever shown: the daemon keeps its SHA-256. Refused with `TOO_MANY`
+	// beyond `limits.app_tokens`; tokens that have expired do not count.
+	CreateAppToken(ctx context.Context, in *CreateAppTokenRequest, opts ...grpc.CallOption) (*CreateAppTokenResponse, error)
+	// Lists the tokens, oldest first.
+	ListAppTokens(ctx context.Context, in *ListAppTokensRequest, opts ...grpc.CallOption) (*ListAppTokensResponse, error)
+	// Makes a token useless, at once: RPCs that are under way with it, streams among them, end with UNAUTHENTICATED,
+	// `APP_TOKEN_REQUIRED`. What was begun with it and goes on without its caller (a detached call) does so. An id that is no
+	// token's is refused with NOT_FOUND, `APP_TOKEN_NOT_FOUND`.
+	RevokeAppToken(ctx context.Context, in *RevokeAppTokenRequest, opts ...grpc.CallOption) (*RevokeAppTokenResponse, error)
 	// Begins to stop, as SIGTERM does: nothing new is accepted, what is under way may end within `timeouts.drain`. Returns
 	// at once; the end of the connection tells that it is done.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
@@ -97,6 +110,36 @@ func (c *adminServiceClient) ReloadConfig(ctx context.Context, in *ReloadConfigR
 	return out, nil
 }
 
+func (c *adminServiceClient) CreateAppToken(ctx context.Context, in *CreateAppTokenRequest, opts ...grpc.CallOption) (*CreateAppTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateAppTokenResponse)
+	err := c.cc.Invoke(ctx, AdminService_CreateAppToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListAppTokens(ctx context.Context, in *ListAppTokensRequest, opts ...grpc.CallOption) (*ListAppTokensResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAppTokensResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListAppTokens_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RevokeAppToken(ctx context.Context, in *RevokeAppTokenRequest, opts ...grpc.CallOption) (*RevokeAppTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeAppTokenResponse)
+	err := c.cc.Invoke(ctx, AdminService_RevokeAppToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainResponse)
@@ -125,6 +168,16 @@ type AdminServiceServer interface {
 	// a running daemon; the signal SIGHUP does the same. A configuration that is not acceptable changes nothing, and is
 	// refused with `INVALID_FIELD`: the message names source, key and remedy of everything that is wrong.
 	ReloadConfig(context.Context, *ReloadConfigRequest) (*ReloadConfigResponse, error)
+	// Makes a token for apps that come over TCP (`tcp.listen` of the configuration), whether or not the daemon listens there
+	// now. The answer is the only place where the token is ever shown: the daemon keeps its SHA-256. Refused with `TOO_MANY`
+	// beyond `limits.app_tokens`; tokens that have expired do not count.
+	CreateAppToken(context.Context, *CreateAppTokenRequest) (*CreateAppTokenResponse, error)
+	// Lists the tokens, oldest first.
+	ListAppTokens(context.Context, *ListAppTokensRequest) (*ListAppTokensResponse, error)
+	// Makes a token useless, at once: RPCs that are under way with it, streams among them, end with UNAUTHENTICATED,
+	// `APP_TOKEN_REQUIRED`. What was begun with it and goes on without its caller (a detached call) does so. An id that is no
+	// token's is refused with NOT_FOUND, `APP_TOKEN_NOT_FOUND`.
+	RevokeAppToken(context.Context, *RevokeAppTokenRequest) (*RevokeAppTokenResponse, error)
 	// Begins to stop, as SIGTERM does: nothing new is accepted, what is under way may end within `timeouts.drain`. Returns
 	// at once; the end of the connection tells that it is done.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
@@ -149,6 +202,15 @@ func (UnimplementedAdminServiceServer) SetLogFilter(context.Context, *SetLogFilt
 }
 func (UnimplementedAdminServiceServer) ReloadConfig(context.Context, *ReloadConfigRequest) (*ReloadConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReloadConfig not implemented")
+}
+func (UnimplementedAdminServiceServer) CreateAppToken(context.Context, *CreateAppTokenRequest) (*CreateAppTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateAppToken not implemented")
+}
+func (UnimplementedAdminServiceServer) ListAppTokens(context.Context, *ListAppTokensRequest) (*ListAppTokensResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAppTokens not implemented")
+}
+func (UnimplementedAdminServiceServer) RevokeAppToken(context.Context, *RevokeAppTokenRequest) (*RevokeAppTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeAppToken not implemented")
 }
 func (UnimplementedAdminServiceServer) Drain(context.Context, *DrainRequest) (*DrainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
@@ -246,6 +308,60 @@ func _AdminService_ReloadConfig_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_CreateAppToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateAppTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CreateAppToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CreateAppToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CreateAppToken(ctx, req.(*CreateAppTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListAppTokens_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAppTokensRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListAppTokens(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListAppTokens_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListAppTokens(ctx, req.(*ListAppTokensRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RevokeAppToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeAppTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RevokeAppToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RevokeAppToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RevokeAppToken(ctx, req.(*RevokeAppTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DrainRequest)
 	if err := dec(in); err != nil {
@@ -286,6 +402,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReloadConfig",
 			Handler:    _AdminService_ReloadConfig_Handler,
+		},
+		{
+			MethodName: "CreateAppToken",
+			Handler:    _AdminService_CreateAppToken_Handler,
+		},
+		{
+			MethodName: "ListAppTokens",
+			Handler:    _AdminService_ListAppTokens_Handler,
+		},
+		{
+			MethodName: "RevokeAppToken",
+			Handler:    _AdminService_RevokeAppToken_Handler,
 		},
 		{
 			MethodName: "Drain",

@@ -8,7 +8,7 @@ use v1::admin_service_server::AdminService;
 
 use super::apps::{App, Following, Via};
 use super::context::RequestContext;
-use super::{Shared, convert, spec};
+use super::{Shared, app_tokens, convert, spec};
 use crate::base::{Caller, Clock, ServerKey};
 use crate::error::{Error, Reason, Result};
 use crate::model::status::ConnectionState;
@@ -16,6 +16,7 @@ use crate::operation::Operation;
 use crate::operation::explain::explain;
 use crate::registry::Server;
 use crate::registry::declared::Change;
+use crate::tokens::Tokens;
 
 /// Most servers that are explained in one answer.
 const MOST_SERVERS: usize = 1_000;
@@ -27,16 +28,18 @@ const MOST_APPS: usize = 10_000;
 pub struct Admin {
     shared: Shared,
     operation: Operation,
+    tokens: Tokens,
     own_uid: u32,
 }
 
 impl Admin {
     /// The service of a daemon that runs as this process's user.
     #[must_use]
-    pub fn new(shared: Shared, operation: Operation) -> Self {
+    pub fn new(shared: Shared, operation: Operation, tokens: Tokens) -> Self {
         Self {
             shared,
             operation,
+            tokens,
             own_uid: rustix::process::geteuid().as_raw(),
         }
     }
@@ -45,19 +48,27 @@ impl Admin {
     ///
     /// # Errors
     /// `CALLER_NOT_ALLOWED` for anybody but the daemon's own user and root.
-    fn permit<T>(&self, request: &Request<T>) -> Result<Caller> {
-        let caller = RequestContext::of(request)?.caller();
-        if caller.uid == self.own_uid || caller.uid == 0 {
-            return Ok(caller);
+    fn permit<T>(&self, request: &Request<T>) -> Result<()> {
+        let caller = RequestContext::of(request)?.caller;
+        let uid = caller.process().map(|process| process.uid);
+        if uid.is_some_and(|uid| uid == self.own_uid || uid == 0) {
+            return Ok(());
         }
-        Err(Error::new(
+        let who = match &caller {
+            Caller::Process(process) => format!("user {}", process.uid),
+            Caller::Token(bearer) => format!("the bearer of the token `{}`", bearer.name),
+        };
+        let error = Error::new(
             Reason::CallerNotAllowed,
             format!(
-                "user {} may not operate the daemon; user {} may, as whom it runs, and root",
-                caller.uid, self.own_uid
+                "{who} may not operate the daemon; user {} may, as whom it runs, and root",
+                self.own_uid
             ),
-        )
-        .with("uid", caller.uid.to_string()))
+        );
+        Err(match uid {
+            Some(uid) => error.with("uid", uid.to_string()),
+            None => error,
+        })
     }
 
     fn counts(&self, servers: &[Server]) -> v1::StatusCounts {
@@ -114,12 +125,13 @@ fn not_ready(server: &Server) -> Option<v1::ServerNotReady> {
 }
 
 fn app(app: App) -> v1::ConnectedApp {
-    let caller = app.connection.caller();
+    let process = app.caller.process();
+    let bearer = app.caller.bearer();
     v1::ConnectedApp {
         connection_id: app.connection.id(),
-        uid: caller.uid,
-        gid: caller.gid,
-        pid: caller.pid.unwrap_or_default(),
+        uid: process.map_or(0, |process| process.uid),
+        gid: process.map_or(0, |process| process.gid),
+        pid: process.and_then(|process| process.pid).unwrap_or_default(),
         program: app.program,
         executable: app.executable,
         connect_time: Some(convert::timestamp(app.since)),
@@ -128,8 +140,11 @@ fn app(app: App) -> v1::ConnectedApp {
         socket: match app.via {
             Via::App => v1::AppSocket::App,
             Via::Admin => v1::AppSocket::Admin,
+            Via::Tcp => v1::AppSocket::Tcp,
         }
         .into(),
+        token_id: bearer.map_or_else(String::new, |bearer| bearer.id.to_string()),
+        token_name: bearer.map_or_else(String::new, |bearer| bearer.name.clone()),
     }
 }
 
@@ -192,6 +207,7 @@ impl AdminService for Admin {
             not_ready_omitted: count(omitted),
             config_file: text(config_file.as_deref()),
             config_time: Some(convert::timestamp(config_time)),
+            tcp_address: places.tcp.map_or_else(String::new, |at| at.to_string()),
         }))
     }
 
@@ -238,6 +254,33 @@ impl AdminService for Admin {
             restart_keys: done.restart,
             servers: servers.map(changed).collect(),
         }))
+    }
+
+    async fn create_app_token(
+        &self,
+        request: Request<v1::CreateAppTokenRequest>,
+    ) -> Result<Response<v1::CreateAppTokenResponse>, Status> {
+        self.permit(&request)?;
+        Ok(app_tokens::create(&self.tokens, request).await?)
+    }
+
+    async fn list_app_tokens(
+        &self,
+        request: Request<v1::ListAppTokensRequest>,
+    ) -> Result<Response<v1::ListAppTokensResponse>, Status> {
+        self.permit(&request)?;
+        let tokens = self.tokens.list();
+        Ok(Response::new(v1::ListAppTokensResponse {
+            tokens: tokens.iter().map(app_tokens::shown).collect(),
+        }))
+    }
+
+    async fn revoke_app_token(
+        &self,
+        request: Request<v1::RevokeAppTokenRequest>,
+    ) -> Result<Response<v1::RevokeAppTokenResponse>, Status> {
+        self.permit(&request)?;
+        Ok(app_tokens::revoke(&self.tokens, request).await?)
     }
 
     async fn drain(

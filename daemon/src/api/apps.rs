@@ -18,6 +18,8 @@ pub enum Via {
     App,
     /// The admin socket.
     Admin,
+    /// The listener over TCP.
+    Tcp,
 }
 
 /// An update stream that an app follows.
@@ -34,6 +36,8 @@ pub struct Following {
 pub struct App {
     /// The connection.
     pub connection: AppConnection,
+    /// Who is at the other end.
+    pub caller: Caller,
     /// How it came.
     pub via: Via,
     /// What the process called itself when it connected; empty if that cannot be found out.
@@ -64,14 +68,15 @@ impl Apps {
     }
 
     /// An app has connected; it is forgotten when the returned value is dropped.
-    pub(super) fn enter(&self, connection: &AppConnection, via: Via) -> Entered {
-        let caller = connection.caller();
+    pub(super) fn enter(&self, connection: &AppConnection, caller: &Caller, via: Via) -> Entered {
+        let pid = caller.process().and_then(|process| process.pid);
         let rpcs = Gauge::default();
         let app = App {
             connection: connection.clone(),
+            caller: caller.clone(),
             via,
-            program: program_of(caller),
-            executable: executable_of(caller),
+            program: program_of(pid),
+            executable: executable_of(pid),
             since: Clock.wall(),
             rpcs: rpcs.clone(),
             follows: BTreeMap::new(),
@@ -151,19 +156,19 @@ impl Drop for Follows {
     }
 }
 
-fn program_of(caller: Caller) -> String {
-    let read = place(caller, "comm").and_then(|path| std::fs::read(path).ok());
+fn program_of(pid: Option<i32>) -> String {
+    let read = place(pid, "comm").and_then(|path| std::fs::read(path).ok());
     shown(&read.unwrap_or_default())
 }
 
-fn executable_of(caller: Caller) -> String {
-    let read = place(caller, "exe").and_then(|path| std::fs::read_link(path).ok());
+fn executable_of(pid: Option<i32>) -> String {
+    let read = place(pid, "exe").and_then(|path| std::fs::read_link(path).ok());
     let path = read.map(PathBuf::into_os_string).unwrap_or_default();
     shown(path.as_encoded_bytes())
 }
 
-fn place(caller: Caller, what: &str) -> Option<PathBuf> {
-    Some(PathBuf::from(format!("/proc/{}/{what}", caller.pid?)))
+fn place(pid: Option<i32>, what: &str) -> Option<PathBuf> {
+    Some(PathBuf::from(format!("/proc/{}/{what}", pid?)))
 }
 
 fn shown(bytes: &[u8]) -> String {
@@ -179,18 +184,18 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::{Apps, Following, Via, shown};
-    use crate::base::{AppConnection, Caller};
+    use crate::base::{AppConnection, Caller, Process};
 
     #[test]
     fn who_is_gone_is_forgotten() {
         let apps = Apps::default();
-        let me = Caller {
+        let me = Caller::Process(Process {
             uid: 1,
             gid: 2,
             pid: i32::try_from(std::process::id()).ok(),
-        };
-        let one = AppConnection::new(me, CancellationToken::new());
-        let entered = apps.enter(&one, Via::App);
+        });
+        let one = AppConnection::new(me.user(), CancellationToken::new());
+        let entered = apps.enter(&one, &me, Via::App);
         let following = Following {
             namespaces: Vec::new(),
             can_answer: None,

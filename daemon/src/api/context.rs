@@ -23,6 +23,8 @@ const MAX_REQUEST_ID: usize = 128;
 /// What the edge knows about one RPC. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
+    /// Who asks.
+    pub caller: Caller,
     /// The connection on which it is asked.
     pub app: AppConnection,
     /// When the answer is of no use any more (`grpc-timeout`, counted from the arrival of the headers).
@@ -48,17 +50,11 @@ impl RequestContext {
             .ok_or_else(|| Error::internal("the request has no context"))
     }
 
-    /// The process that asks.
-    #[must_use]
-    pub fn caller(&self) -> Caller {
-        self.app.caller()
-    }
-
     /// Reads the headers of a request that arrives now.
     ///
     /// # Errors
     /// INVALID_FIELD `grpc-timeout` if that header is malformed.
-    pub fn from_headers(app: &AppConnection, headers: &HeaderMap) -> Result<Self> {
+    pub fn from_headers(caller: &Caller, app: &AppConnection, headers: &HeaderMap) -> Result<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let deadline = match headers.get("grpc-timeout") {
             None => Deadline::NONE,
@@ -68,6 +64,7 @@ impl RequestContext {
             .filter(|id| id.len() <= MAX_REQUEST_ID && !id.is_empty())
             .filter(|id| id.bytes().all(|byte| byte.is_ascii_graphic()));
         Ok(Self {
+            caller: caller.clone(),
             app: app.clone(),
             deadline,
             request_id: match request_id {
@@ -242,14 +239,14 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::{RequestContext, bounded, timeout, within};
-    use crate::base::{AppConnection, Caller, Clock, Deadline};
+    use crate::base::{AppConnection, Caller, Clock, Deadline, Process};
     use crate::error::{Error, Reason, Result};
 
-    const CALLER: Caller = Caller {
+    const CALLER: Caller = Caller::Process(Process {
         uid: 1,
         gid: 2,
         pid: None,
-    };
+    });
 
     #[test]
     fn timeouts_have_digits_and_a_unit() {
@@ -297,8 +294,8 @@ mod tests {
         let context = |name: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_str(value).unwrap());
-            let app = AppConnection::new(CALLER, CancellationToken::new());
-            RequestContext::from_headers(&app, &headers).unwrap()
+            let app = AppConnection::new(CALLER.user(), CancellationToken::new());
+            RequestContext::from_headers(&CALLER, &app, &headers).unwrap()
         };
         assert_eq!(&*context("x-request-id", "abc-1").request_id, "abc-1");
         assert_eq!(context("x-request-id", "a b").request_id.len(), 32);

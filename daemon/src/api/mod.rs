@@ -1,9 +1,10 @@
-//! The edge to apps: gRPC over a Unix socket. The only part that knows protobuf types and gRPC statuses.
+//! The edge to apps: gRPC over Unix sockets, and over TCP for who has a token. The only part that knows protobuf types and gRPC statuses.
 //!
-//! `socket` makes the listener, `serve` owns connections, `slots` counts them, `context` says who asks and until when, `peer` decides which
-//! namespaces they may use, `status` turns errors into statuses. Never holds state of servers, calls or questions.
+//! `socket` makes the listener, `serve` owns connections, `rpc` what is under way on them, `slots` counts them, `peer` knows who is at the
+//! other end, `gate` lets in who has a token, `context` says who asks and until when, `status` turns errors into statuses. Never holds state of servers, calls or questions.
 
 pub mod admin;
+mod app_tokens;
 mod approval;
 pub mod apps;
 pub mod auth;
@@ -14,6 +15,7 @@ pub mod context;
 mod convert;
 pub mod elicitations;
 mod form;
+pub mod gate;
 mod import;
 pub mod infrastructure;
 mod input;
@@ -24,6 +26,7 @@ mod page;
 pub mod peer;
 pub mod prompts;
 pub mod resources;
+mod rpc;
 pub mod sampling;
 pub mod serve;
 pub mod servers;
@@ -35,8 +38,9 @@ pub mod tools;
 pub mod updates;
 
 pub use context::{RequestContext, bounded, within};
+pub use gate::Gate;
 pub use infrastructure::{Health, infrastructure, methods};
-pub use serve::{Observers, ServeOptions, serve};
+pub use serve::{Listener, Observers, ServeOptions, serve};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +61,7 @@ use crate::inputs::Inputs;
 use crate::operation::Operation;
 use crate::registry::Registry;
 use crate::store::Store;
+use crate::tokens::Tokens;
 
 /// The services of the contract that the daemon serves, by full name.
 pub const SERVICES: &[&str] = &[
@@ -133,14 +138,14 @@ impl Shared {
                 name
             });
         });
-        self.access.namespace(context.caller(), name)
+        self.access.namespace(&context.caller, name)
     }
 }
 
 /// What is served on the admin socket: everything that apps are served, under the same rules, and AdminService.
 #[must_use]
-pub fn admin_routes(shared: &Shared, operation: &Operation) -> Routes {
-    let admin = admin::Admin::new(shared.clone(), operation.clone());
+pub fn admin_routes(shared: &Shared, operation: &Operation, tokens: &Tokens) -> Routes {
+    let admin = admin::Admin::new(shared.clone(), operation.clone(), tokens.clone());
     routes(shared).add_service(v1::admin_service_server::AdminServiceServer::new(admin))
 }
 

@@ -4,36 +4,33 @@
 //! decodes a message; never waits without a bound while it drains.
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
-use http_body::{Frame, SizeHint};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{UnixListener, UnixStream};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::body::Body;
+use tonic::Status;
 use tonic::service::Routes;
-use tonic::{Code, Status};
-use tonic_types::StatusExt;
 use tower::Service;
-use tracing::{Instrument, Span, debug, debug_span, info, info_span, warn};
+use tracing::{Instrument, Span, debug, debug_span, info_span, warn};
 
 use super::apps::{Apps, Via};
 use super::context::RequestContext;
+use super::gate::{Gate, Guests, GuestsParts};
 use super::meter::{Meter, Metered};
-use super::peer::caller_of;
+use super::peer::{Known, Met, process_of};
+use super::rpc::{Audited, Bounds, Room, Rpc, Watch, WatchedBody, Work};
 use super::slots::{Slot, Slots};
-use super::status::refused_by_library;
 use crate::audit::{self, Audit, Trail};
-use crate::base::load::{Counted, Gauge};
-use crate::base::{AppConnection, Caller, Clock, Deadline};
-use crate::error::{Error, Reason, Result};
+use crate::base::load::Gauge;
+use crate::base::{Caller, Deadline};
+use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::model::origin::Origin;
 use crate::traces::Traced;
@@ -57,6 +54,38 @@ const PING_INTERVAL: Duration = Duration::from_mins(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, for example when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long the RPCs of a connection may still take on which nobody has a valid token.
+const HANG_UP: Duration = Duration::from_secs(5);
+
+/// Where connections come from.
+#[derive(Debug)]
+pub enum Listener {
+    /// A Unix socket: the kernel names the caller.
+    Unix(UnixListener),
+    /// TCP, behind a gate: tokens name the caller.
+    Tcp(TcpListener, Gate),
+}
+
+impl Listener {
+    async fn accept(&self) -> std::io::Result<Accepted> {
+        match self {
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok(Accepted::Unix(stream))
+            }
+            Self::Tcp(listener, gate) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Accepted::Tcp(stream, gate.clone()))
+            }
+        }
+    }
+}
+
+enum Accepted {
+    Unix(UnixStream),
+    Tcp(TcpStream, Gate),
+}
 
 /// Bounds of [`serve`].
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +123,7 @@ pub struct Observers {
 /// # Errors
 /// INTERNAL if a number of connections in `options` is out of bounds. A failed accept is logged and tried again.
 pub async fn serve(
-    listener: UnixListener,
+    listener: Listener,
     routes: Routes,
     options: ServeOptions,
     shutdown: CancellationToken,
@@ -123,14 +152,7 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => match caller_of(&stream) {
-                Ok(caller) => {
-                    if let Some(slot) = slots.take(caller.uid) {
-                        acceptor.accept(stream, caller, slot);
-                    }
-                }
-                Err(cause) => warn!(%cause, "connection refused"),
-            },
+            Ok(accepted) => acceptor.accept(accepted, &mut slots),
             Err(cause) => {
                 warn!(%cause, "accept failed");
                 tokio::select! {
@@ -199,33 +221,76 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    fn accept(&self, stream: UnixStream, caller: Caller, slot: Slot) {
+    /// Serves a connection, if there is a place for it.
+    fn accept(&self, accepted: Accepted, slots: &mut Slots) {
         let ended = CancellationToken::new();
-        let app = AppConnection::new(caller, ended.clone());
-        let entered = self.observers.apps.enter(&app, self.via);
+        match accepted {
+            Accepted::Unix(stream) => {
+                let process = match process_of(&stream) {
+                    Ok(process) => process,
+                    Err(cause) => return warn!(%cause, "connection refused"),
+                };
+                let caller = Caller::Process(process);
+                let Some(slot) = slots.take(&caller.user()) else {
+                    return;
+                };
+                let span = debug_span!(
+                    "connection",
+                    caller.uid = process.uid,
+                    caller.pid = process.pid
+                );
+                let known = Known::new(&self.observers.apps, caller, &ended, self.via);
+                let peer = Peer::Process(Arc::new(known));
+                self.serve(stream, peer, (ended, slot), span);
+            }
+            Accepted::Tcp(stream, gate) => {
+                let Some(slot) = slots.take_for_anybody() else {
+                    return;
+                };
+                let guests = Guests::new(GuestsParts {
+                    gate,
+                    apps: self.observers.apps.clone(),
+                    shares: slots.shares(),
+                    ended: ended.clone(),
+                    tasks: self.tracker.clone(),
+                });
+                let span = debug_span!("connection", tcp = true);
+                self.serve(stream, Peer::Guests(guests), (ended, slot), span);
+            }
+        }
+    }
+
+    fn serve<S>(&self, stream: S, peer: Peer, (ended, slot): (CancellationToken, Slot), span: Span)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let guests = match &peer {
+            Peer::Process(_) => None,
+            Peer::Guests(guests) => Some(guests.clone()),
+        };
         let edge = Edge {
             routes: self.routes.clone(),
             meters: [
                 Meter::new(self.message_bytes.saturating_mul(4), "the connection"),
                 self.meter.clone(),
             ],
-            app,
-            rpcs: [self.rpcs.clone(), entered.rpcs.clone()],
-            program: entered.program.clone(),
+            peer,
+            rpcs: self.rpcs.clone(),
             observers: self.observers.clone(),
             shutdown: self.shutdown.clone(),
         };
         let connection = self.http.serve_connection(TokioIo::new(stream), edge);
         let shutdown = self.shutdown.clone();
         let kill = self.kill.clone();
-        let span = debug_span!(
-            "connection",
-            caller.uid = caller.uid,
-            caller.pid = caller.pid
-        );
         let task = async move {
-            let (_slot, _entered) = (slot, entered);
+            let _slot = slot;
             let _ended = ended.drop_guard();
+            let nobody = async {
+                match &guests {
+                    Some(guests) => guests.nobody().await,
+                    None => std::future::pending().await,
+                }
+            };
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
@@ -234,6 +299,14 @@ impl Acceptor {
                     tokio::select! {
                         ended = connection.as_mut() => ended,
                         () = kill.cancelled() => Ok(()),
+                    }
+                }
+                () = nobody => {
+                    debug!("nobody on the connection has a valid token");
+                    connection.as_mut().graceful_shutdown();
+                    tokio::select! {
+                        ended = connection.as_mut() => ended,
+                        () = tokio::time::sleep(HANG_UP) => Ok(()),
                     }
                 }
             };
@@ -245,44 +318,55 @@ impl Acceptor {
     }
 }
 
+/// Who is at the other end of a connection.
+enum Peer {
+    Process(Arc<Known>),
+    Guests(Guests),
+}
+
 /// What one connection does with each request.
 struct Edge {
     routes: Routes,
     meters: [Meter; 2],
-    app: AppConnection,
-    /// What counts the RPCs of all connections, and of this one.
-    rpcs: [Gauge; 2],
-    /// What the app is.
-    program: Option<String>,
+    peer: Peer,
+    /// What counts the RPCs of all connections.
+    rpcs: Gauge,
     observers: Observers,
     shutdown: CancellationToken,
 }
 
 impl Edge {
     /// How the RPC is to be audited, if it is.
-    fn audited(&self, path: &str, request_id: &str) -> Option<Audited> {
+    fn audited(&self, path: &str, known: &Known, request_id: &str) -> Option<Audited> {
         let audit = &self.observers.audit;
         let event = audit.is_on().then(|| audit::event_of(path))??;
-        let caller = self.app.caller();
+        let origin = Origin::of(&known.caller, known.program(), request_id);
         Some(Audited {
             audit: audit.clone(),
             event,
-            trail: Trail::new(Origin {
-                uid: caller.uid,
-                gid: caller.gid,
-                pid: caller.pid,
-                program: self.program.clone(),
-                rpc_id: request_id.to_owned(),
-            }),
+            trail: Trail::new(origin),
         })
     }
-}
 
-/// An RPC that is written down when it has ended.
-struct Audited {
-    audit: Audit,
-    event: String,
-    trail: Trail,
+    fn counted(&self, path: &str) -> Option<(Metrics, String)> {
+        let metrics = &self.observers.metrics;
+        metrics.is_on().then(|| (metrics.clone(), path.to_owned()))
+    }
+
+    /// An RPC of nobody who is known. It is counted and logged; there is nobody to be audited.
+    fn refuse(&self, path: &str, error: Error) -> Rpc {
+        let mut watch = Watch::new(
+            info_span!("rpc", rpc = path),
+            [Some(self.rpcs.enter()), None],
+        );
+        watch.counted = self.counted(path);
+        Rpc {
+            room: None,
+            work: Work::Refused(Some(Status::from(error))),
+            watch: Some(watch),
+            bounds: Bounds::default(),
+        }
+    }
 }
 
 impl hyper::service::Service<Request<Incoming>> for Edge {
@@ -291,15 +375,28 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
     type Future = Rpc;
 
     fn call(&self, mut request: Request<Incoming>) -> Rpc {
-        let mut context = RequestContext::from_headers(&self.app, request.headers());
+        let met = match &self.peer {
+            Peer::Process(known) => Ok(Met {
+                known: Arc::clone(known),
+                valid: None,
+            }),
+            Peer::Guests(guests) => guests.meet(&mut request),
+        };
+        let Met { known, valid } = match met {
+            Ok(met) => met,
+            Err(error) => return self.refuse(request.uri().path(), error),
+        };
+        let (caller, path) = (&known.caller, request.uri().path());
+        let mut context = RequestContext::from_headers(caller, &known.app, request.headers());
         let request_id = context.as_ref().map_or("", |context| &*context.request_id);
         let span = info_span!(
             "rpc",
-            rpc = request.uri().path(),
-            caller.uid = self.app.caller().uid,
+            rpc = path,
+            caller.uid = caller.process().map(|process| process.uid),
+            caller.token = caller.bearer().map(|bearer| bearer.id.as_str()),
             request_id,
         );
-        let audited = self.audited(request.uri().path(), request_id);
+        let audited = self.audited(path, &known, request_id);
         let (mut room, mut trail) = (None, None);
         if let Some(audited) = &audited {
             trail = Some(audited.trail.clone());
@@ -311,12 +408,12 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
                 room = Some(waiting);
             }
         }
-        let infrastructure = request.uri().path().starts_with("/grpc.");
+        let infrastructure = path.starts_with("/grpc.");
         // Health and reflection are no work of an app's.
         let traced = match &mut context {
             Ok(context) if !infrastructure => {
                 let parent = context.traceparent.as_deref();
-                let traced = Traced::rpc(request.uri().path(), parent, &context.request_id);
+                let traced = Traced::rpc(path, parent, &context.request_id);
                 if let Some(traceparent) = traced.traceparent() {
                     context.traceparent = Some(traceparent.into());
                 }
@@ -324,18 +421,11 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             }
             _ => None,
         };
-        let watch = Watch {
-            traced,
-            span,
-            started: Clock.now(),
-            ended: false,
-            counted: self.observers.metrics.is_on().then(|| {
-                let path = request.uri().path().to_owned();
-                (self.observers.metrics.clone(), path)
-            }),
-            audited,
-            _counted: self.rpcs.each_ref().map(Gauge::enter),
-        };
+        let counting = [Some(self.rpcs.enter()), Some(known.rpcs().enter())];
+        let mut watch = Watch::new(span, counting);
+        watch.traced = traced;
+        watch.counted = self.counted(path);
+        watch.audited = audited;
         let work = match context {
             Ok(mut context) => {
                 context.trail = trail;
@@ -345,248 +435,14 @@ impl hyper::service::Service<Request<Incoming>> for Edge {
             }
             Err(error) => Work::Refused(Some(Status::from(error))),
         };
+        let shutdown = infrastructure.then(|| self.shutdown.clone());
         Rpc {
             room,
             work,
             watch: Some(watch),
-            shutdown: infrastructure.then(|| self.shutdown.clone()),
+            bounds: Bounds::new(shutdown, valid),
         }
     }
-}
-
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large variant is the usual one, and a box would cost every RPC an allocation"
-)]
-enum Work {
-    Routed(<Routes as Service<Request<Metered<Incoming>>>>::Future),
-    Refused(Option<Status>),
-}
-
-/// Waits for room in the audit log.
-type Room = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
-
-/// One RPC until its response headers.
-struct Rpc {
-    /// What it waits for before it begins.
-    room: Option<Room>,
-    work: Work,
-    watch: Option<Watch>,
-    shutdown: Option<CancellationToken>,
-}
-
-impl Future for Rpc {
-    type Output = Result<Response<WatchedBody>, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let Some(room) = &mut this.room {
-            let room = std::task::ready!(room.as_mut().poll(cx));
-            this.room = None;
-            if let Err(error) = room {
-                this.work = Work::Refused(Some(error.into()));
-            }
-        }
-        let polled = {
-            let _entered = this.watch.as_ref().map(|watch| watch.span.enter());
-            match &mut this.work {
-                Work::Routed(future) => Pin::new(future).poll(cx),
-                Work::Refused(status) => {
-                    let status = status.take().unwrap_or_else(|| Status::internal(""));
-                    Poll::Ready(Ok(status.into_http::<Body>()))
-                }
-            }
-        };
-        let mut response = std::task::ready!(polled)?;
-        if let Some(status) = explained(response.headers()) {
-            response = status.into_http();
-        }
-        let mut watch = this.watch.take();
-        if let (Some(code), Some(watch)) = (code_in(response.headers()), &mut watch) {
-            watch.end(code, || Status::from_header_map(response.headers()));
-        }
-        let until = this.shutdown.take();
-        Poll::Ready(Ok(response.map(|inner| WatchedBody {
-            inner: Some(inner),
-            watch,
-            until: until.map(|token| Box::pin(token.cancelled_owned())),
-        })))
-    }
-}
-
-/// The refusals of the gRPC library itself, with the details that every other error has.
-fn explained(headers: &HeaderMap) -> Option<Status> {
-    let status = Status::from_header_map(headers).filter(|status| status.details().is_empty())?;
-    refused_by_library(status.code(), status.message()).map(Status::from)
-}
-
-/// The status in headers or trailers.
-fn code_in(headers: &HeaderMap) -> Option<Code> {
-    let value = headers.get(Status::GRPC_STATUS)?;
-    Some(Code::from_bytes(value.as_bytes()))
-}
-
-/// A response body that notes the status at its end, and ends itself with the shutdown if `until` is set.
-struct WatchedBody {
-    inner: Option<Body>,
-    watch: Option<Watch>,
-    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-}
-
-impl http_body::Body for WatchedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = &mut *self;
-        let Some(inner) = &mut this.inner else {
-            return Poll::Ready(None);
-        };
-        let polled = {
-            let _entered = this.watch.as_ref().map(|watch| watch.span.enter());
-            Pin::new(inner).poll_frame(cx)
-        };
-        match polled {
-            Poll::Ready(frame) => {
-                let code = match &frame {
-                    Some(Ok(frame)) => frame.trailers_ref().and_then(code_in),
-                    Some(Err(status)) => Some(status.code()),
-                    None => Some(Code::Ok),
-                };
-                if let (Some(code), Some(watch)) = (code, &mut this.watch) {
-                    watch.end(code, || match &frame {
-                        Some(Ok(frame)) => Status::from_header_map(frame.trailers_ref()?),
-                        Some(Err(status)) => Some(status.clone()),
-                        None => None,
-                    });
-                }
-                Poll::Ready(frame)
-            }
-            Poll::Pending => {
-                let Some(until) = &mut this.until else {
-                    return Poll::Pending;
-                };
-                std::task::ready!(until.as_mut().poll(cx));
-                this.inner = None;
-                let status = Status::from(Error::new(Reason::Draining, "the daemon is stopping"));
-                let mut trailers = HeaderMap::new();
-                status.add_header(&mut trailers)?;
-                if let Some(watch) = &mut this.watch {
-                    watch.end(status.code(), || Some(status));
-                }
-                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner
-            .as_ref()
-            .map_or_else(SizeHint::default, Body::size_hint)
-    }
-}
-
-/// Logs the end of an RPC once: quietly if it went well, louder if it did not. Dropped before the end, the caller
-/// went away.
-struct Watch {
-    traced: Option<Traced>,
-    span: Span,
-    started: Instant,
-    ended: bool,
-    /// Where it is counted, by its path.
-    counted: Option<(Metrics, String)>,
-    audited: Option<Audited>,
-    _counted: [Counted; 2],
-}
-
-impl Watch {
-    fn end(&mut self, code: Code, status: impl FnOnce() -> Option<Status>) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
-        if let Some(traced) = self.traced.take() {
-            traced.status(code.into());
-        }
-        let elapsed = Clock.now().saturating_duration_since(self.started);
-        if let Some((metrics, path)) = &self.counted {
-            metrics.rpc(path, name_of(code), elapsed);
-        }
-        if let Some(audited) = self.audited.take() {
-            let reason = match code {
-                Code::Ok => audit::OK.to_owned(),
-                code => status()
-                    .and_then(|status| reason_in(&status))
-                    .unwrap_or_else(|| reason_of(code).to_owned()),
-            };
-            let Audited {
-                audit,
-                event,
-                trail,
-            } = audited;
-            audit.rpc(&trail, &event, &reason, elapsed);
-        }
-        let (status, elapsed_us) = (format_args!("{code:?}"), elapsed.as_micros());
-        let _entered = self.span.enter();
-        match code {
-            Code::Ok | Code::Cancelled => debug!(status, elapsed_us, "rpc ended"),
-            Code::Internal | Code::DataLoss => warn!(status, elapsed_us, "rpc ended"),
-            _ => info!(status, elapsed_us, "rpc ended"),
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.end(Code::Cancelled, || None);
-    }
-}
-
-/// A code as the gRPC specification writes it.
-fn name_of(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
-}
-
-/// The reason code that a status has in its details.
-fn reason_in(status: &Status) -> Option<String> {
-    let details = status.get_error_details();
-    details.error_info().map(|info| info.reason.clone())
-}
-
-/// The reason of a status without details, which is not ours, or of none.
-fn reason_of(code: Code) -> &'static str {
-    let reason = match code {
-        Code::Cancelled => Reason::Cancelled,
-        Code::DeadlineExceeded => Reason::DeadlineExceeded,
-        Code::Unimplemented => Reason::NotSupported,
-        Code::InvalidArgument => Reason::InvalidField,
-        _ => Reason::Internal,
-    };
-    reason.as_str()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
-use super::{Observers, ServeOptions, serve};
+use super::{Listener, Observers, ServeOptions, serve};
 use crate::api::apps::Via;
 use crate::api::socket::bind_at;
 use crate::api::{Health, RequestContext, bounded, infrastructure};
@@ -43,7 +43,8 @@ impl UpdateService for Echo {
         request: Request<v1::StreamUpdatesRequest>,
     ) -> Result<Response<Updates>, Status> {
         let context = RequestContext::of(&request)?;
-        let seen = format!("{} {}", context.request_id, context.caller().uid);
+        let uid = context.caller.process().map(|process| process.uid);
+        let seen = format!("{} {}", context.request_id, uid.unwrap());
         let first = v1::StreamUpdatesResponse {
             resume_token: seen,
             ..Default::default()
@@ -72,7 +73,7 @@ impl Running {
         let shutdown = CancellationToken::new();
         let tracker = TaskTracker::new();
         let serving = serve(
-            bound.listener,
+            Listener::Unix(bound.listener),
             routes,
             options,
             shutdown.clone(),
@@ -379,7 +380,7 @@ async fn the_number_of_connections_has_bounds() {
     };
     let routes = Routes::default();
     let result = serve(
-        bound.listener,
+        Listener::Unix(bound.listener),
         routes,
         options,
         CancellationToken::new(),

@@ -48,7 +48,9 @@ pub fn code(reason: Reason) -> Code {
         | Reason::ElicitationNotFound
         | Reason::CallNotFound
         | Reason::SamplingRequestNotFound
-        | Reason::SignInNotFound => Code::NotFound,
+        | Reason::SignInNotFound
+        | Reason::AppTokenNotFound => Code::NotFound,
+        Reason::AppTokenRequired => Code::Unauthenticated,
         Reason::ServerIdTaken => Code::AlreadyExists,
         Reason::SignInRequired
         | Reason::SignInFailed
@@ -308,6 +310,7 @@ mod tests {
         insta::assert_snapshot!(table, @r"
         INVALID_FIELD InvalidArgument
         CALLER_NOT_ALLOWED PermissionDenied
+        APP_TOKEN_REQUIRED Unauthenticated
         TOOL_NOT_ALLOWED PermissionDenied
         DESTINATION_BLOCKED PermissionDenied
         NAMESPACE_NOT_FOUND NotFound
@@ -317,6 +320,7 @@ mod tests {
         ELICITATION_NOT_FOUND NotFound
         CALL_NOT_FOUND NotFound
         SAMPLING_REQUEST_NOT_FOUND NotFound
+        APP_TOKEN_NOT_FOUND NotFound
         SERVER_ID_TAKEN AlreadyExists
         SIGN_IN_REQUIRED FailedPrecondition +PreconditionFailure
         SIGN_IN_NOT_FOUND NotFound

@@ -97,7 +97,7 @@ impl Updates {
         Ok(Subscriber {
             store,
             access: self.0.access.clone(),
-            caller: context.caller(),
+            caller: context.caller.clone(),
             filter,
             head,
             shutdown: self.0.shutdown.clone(),
@@ -126,8 +126,8 @@ impl Updates {
             ));
         }
         let scope = if filter.namespaces.is_empty() {
-            let (access, caller) = (self.0.access.clone(), context.caller());
-            Scope::Permitted(Arc::new(move |namespace| access.allows(caller, namespace)))
+            let (access, caller) = (self.0.access.clone(), context.caller.clone());
+            Scope::Permitted(Arc::new(move |namespace| access.allows(&caller, namespace)))
         } else {
             Scope::These(filter.namespaces.clone())
         };
@@ -241,7 +241,7 @@ impl Subscriber {
             let Some((namespace, upsert)) = upsert(body) else {
                 continue;
             };
-            if self.access.allows(self.caller, &namespace) {
+            if self.access.allows(&self.caller, &namespace) {
                 return Some(v1::StreamUpdatesResponse {
                     event: Some(Event::Upsert(upsert)),
                     resume_token: String::new(),
@@ -255,7 +255,7 @@ impl Subscriber {
     fn wants(&self, update: &Update) -> bool {
         self.filter
             .admits(&update.namespace, &update.server_id, update.kind)
-            && self.access.allows(self.caller, &update.namespace)
+            && self.access.allows(&self.caller, &update.namespace)
     }
 
     fn response(&self, update: &Update) -> v1::StreamUpdatesResponse {

@@ -32,6 +32,7 @@ use crate::model::call::{Call, Outcome, Subject};
 /// unless somebody puts it here.
 pub const READS: &[&str] = &[
     "AdminService/GetStatus",
+    "AdminService/ListAppTokens",
     "AdminService/ListApps",
     "AuthService/GetAuthStatus",
     "AuthService/GetSignIn",

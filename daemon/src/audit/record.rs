@@ -69,6 +69,9 @@ pub struct Record {
     /// Which prompt was got.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// The id of the token that was made or revoked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_token: Option<String>,
     /// The call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
@@ -107,6 +110,7 @@ impl Record {
             tool: None,
             resource: None,
             prompt: None,
+            app_token: None,
             call_id: None,
             request_id: None,
             joined: false,
@@ -126,6 +130,7 @@ impl Record {
             &mut self.tool,
             &mut self.resource,
             &mut self.prompt,
+            &mut self.app_token,
             &mut self.call_id,
         ]
         .into_iter()
@@ -174,7 +179,7 @@ mod tests {
         record.tool = Some("a\n\"b\"\u{1b}".to_owned());
         record.server = Some("ä".repeat(1000));
         record.origin = Some(Origin {
-            uid: 7,
+            uid: Some(7),
             ..Origin::default()
         });
         record.arguments = Some(Arguments::cut("{\"ä\": 1}", 3));

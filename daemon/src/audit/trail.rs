@@ -26,6 +26,7 @@ struct Noted {
     tool: Option<String>,
     resource: Option<String>,
     prompt: Option<String>,
+    app_token: Option<String>,
     call_id: Option<String>,
     request_id: Option<String>,
     asked: Option<Asked>,
@@ -79,6 +80,11 @@ impl Trail {
         self.noted().prompt = Some(name.to_owned());
     }
 
+    /// The token that it makes or revokes, by its id.
+    pub fn app_token(&self, id: &str) {
+        self.noted().app_token = Some(id.to_owned());
+    }
+
     /// The call that it is about.
     pub fn call(&self, id: &str) {
         self.noted().call_id = Some(id.to_owned());
@@ -122,6 +128,7 @@ impl Trail {
         record.tool = noted.tool;
         record.resource = noted.resource;
         record.prompt = noted.prompt;
+        record.app_token = noted.app_token;
         record.call_id = noted.call_id;
         record.request_id = noted.request_id;
         record.joined = noted.joined;

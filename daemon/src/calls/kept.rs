@@ -350,7 +350,7 @@ impl Calls {
         // A call that goes on without its caller is an app of its own to the server; what is opened for it ends with it.
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        let app = AppConnection::new(plan.caller(), over);
+        let app = AppConnection::new(plan.user(), over);
         self.advance(&server, &app, &options, plan, replies).await
     }
 

@@ -248,7 +248,7 @@ impl Calls {
         // What nobody can see need not be sent.
         let watched = terms.events.as_ref();
         let log_level = terms.log_level.or(watched.and(spec.log_level));
-        let caller = terms.app.caller();
+        let user = terms.app.user().into();
         let call_timeout = terms
             .timeout
             .or(spec.timeouts.call)
@@ -267,7 +267,7 @@ impl Calls {
                 left: call_timeout,
                 idle_timeout: idle.unwrap_or(self.0.settings.call_idle),
                 wait_for_sign_in: terms.wait_for_sign_in,
-                user: (caller.uid, caller.gid),
+                user,
                 rounds: 0,
                 last: None,
                 opened: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::operation::Operation;
-use crate::base::{Caller, ElicitationId, Timestamp};
+use crate::base::{ElicitationId, Timestamp, TokenId, User};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::asker::Asker;
 use crate::mcp::era::Replies;
@@ -33,8 +33,8 @@ pub(super) struct Plan {
     pub(super) idle_timeout: Duration,
     /// Whether to wait for a sign-in.
     pub(super) wait_for_sign_in: bool,
-    /// On whose behalf: user and group.
-    pub(super) user: (u32, u32),
+    /// On whose behalf.
+    pub(super) user: Behalf,
     /// Rounds of questions so far.
     pub(super) rounds: usize,
     /// The last round, and how often it came in a row.
@@ -45,6 +45,27 @@ pub(super) struct Plan {
     pub(super) approval: Option<ElicitationId>,
     /// What it waits for while it rests.
     pub(super) wait: Option<Wait>,
+}
+
+/// On whose behalf a call is made, as it is stored.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Behalf {
+    /// A user of the host and the group, as it was written before there were tokens.
+    UserAndGroup(u32, u32),
+    /// A user of the host.
+    User(u32),
+    /// Whoever bears this token.
+    Token(TokenId),
+}
+
+impl From<&User> for Behalf {
+    fn from(user: &User) -> Self {
+        match user {
+            User::Uid(uid) => Self::User(*uid),
+            User::Token(id) => Self::Token(id.clone()),
+        }
+    }
 }
 
 /// What a call waits for.
@@ -69,11 +90,10 @@ pub(super) enum Slot {
 
 impl Plan {
     /// On whose behalf the call is made.
-    pub(super) fn caller(&self) -> Caller {
-        Caller {
-            uid: self.user.0,
-            gid: self.user.1,
-            pid: None,
+    pub(super) fn user(&self) -> User {
+        match &self.user {
+            Behalf::UserAndGroup(uid, _) | Behalf::User(uid) => User::Uid(*uid),
+            Behalf::Token(id) => User::Token(id.clone()),
         }
     }
 
@@ -170,4 +190,22 @@ fn declined(question: &Answered) -> Error {
         format!("what the server needs {how}, and it does not go on without"),
     )
     .with("elicitation_id", question.id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Behalf;
+    use crate::base::TokenId;
+
+    #[test]
+    fn on_whose_behalf_is_understood_as_it_was_written_at_any_time() {
+        for (text, behalf) in [
+            ("[7,8]", Behalf::UserAndGroup(7, 8)),
+            ("7", Behalf::User(7)),
+            ("\"t\"", Behalf::Token(TokenId::new("t"))),
+        ] {
+            assert_eq!(serde_json::from_str::<Behalf>(text).unwrap(), behalf);
+            assert_eq!(serde_json::to_string(&behalf).unwrap(), text);
+        }
+    }
 }

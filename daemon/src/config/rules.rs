@@ -1,4 +1,4 @@
-//! The small languages inside configuration values: socket modes, host rules, namespace patterns, access rules.
+//! The small languages inside configuration values: socket modes, host rules, access rules.
 //!
 //! Parses and matches; decides nothing. What a match means is said by `policy` and `api::peer`.
 
@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::base::NamespacePattern;
 
 /// Reads a value from text and names the text in the error.
 fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -153,68 +155,6 @@ impl<'de> Deserialize<'de> for HostRule {
     }
 }
 
-/// A namespace in an access rule: a name, or the start of one and a final `*`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NamespacePattern {
-    stem: String,
-    open: bool,
-}
-
-impl NamespacePattern {
-    /// Whether the pattern covers this namespace.
-    #[must_use]
-    pub fn matches(&self, namespace: &str) -> bool {
-        if self.open {
-            namespace.starts_with(&self.stem)
-        } else {
-            namespace == self.stem
-        }
-    }
-}
-
-impl FromStr for NamespacePattern {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (stem, open) = match text.strip_suffix('*') {
-            Some(stem) => (stem, true),
-            None => (text, false),
-        };
-        let characters_ok = stem
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'));
-        if !characters_ok || stem.len() > 64 || (stem.is_empty() && !open) {
-            return Err(format!(
-                "`{text}` is no namespace pattern; write up to 64 letters, digits, `.`, `_` or `-`, and at most one `*` \
-                 at the end, such as \"team-*\""
-            ));
-        }
-        Ok(Self {
-            stem: stem.to_owned(),
-            open,
-        })
-    }
-}
-
-impl fmt::Display for NamespacePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.stem)?;
-        f.write_str(if self.open { "*" } else { "" })
-    }
-}
-
-impl Serialize for NamespacePattern {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for NamespacePattern {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        from_text(deserializer)
-    }
-}
-
 /// One entry of `access`: callers that match `uid` and `gid` may use `namespaces`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -231,7 +171,7 @@ pub struct AccessRule {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostRule, NamespacePattern, SocketMode};
+    use super::{HostRule, SocketMode};
 
     #[test]
     fn modes_are_octal() {
@@ -262,18 +202,6 @@ mod tests {
             "*.*.x",
         ] {
             assert!(bad.parse::<HostRule>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn namespace_patterns_have_one_star_at_the_end() {
-        let pattern = |text: &str| text.parse::<NamespacePattern>().unwrap();
-        assert!(pattern("team-*").matches("team-a"));
-        assert!(!pattern("team-*").matches("teams"));
-        assert!(pattern("*").matches("anything"));
-        assert!(!pattern("a").matches("ab"));
-        for bad in ["", "a*b", "**", "a/b"] {
-            assert!(bad.parse::<NamespacePattern>().is_err(), "{bad}");
         }
     }
 }

@@ -182,6 +182,7 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
         ("limits.stderr_tail_bytes", limits.stderr_tail_bytes, 0, MIB),
         ("limits.connections", limits.connections, 1, 65_536),
         ("limits.connections_per_user", per_user, 1, all_connections),
+        ("limits.app_tokens", limits.app_tokens, 1, 1_000),
         ("calls.keep_count", config.calls.keep_count, 1, 1_000_000),
         ("checks.result_bytes", checks.result_bytes, KIB, 64 * MIB),
         ("checks.schema_bytes", checks.schema_bytes, KIB, MIB),
@@ -343,6 +344,17 @@ fn others(config: &Config, found: &mut Vec<Problem>) {
             "metrics.listen",
             &format_args!(
                 "is {listen}, which others can reach: name a loopback address such as 127.0.0.1, or set `metrics.allow_remote`"
+            ),
+        );
+    }
+    if let Some(listen) = config.tcp.listen
+        && !listen.ip().is_loopback()
+    {
+        wrong(
+            "tcp.listen",
+            &format_args!(
+                "is {listen}, which others can reach, and tokens would cross the network in clear: name a loopback address \
+                 such as 127.0.0.1:7443"
             ),
         );
     }

@@ -11,6 +11,7 @@ pub mod question;
 pub mod rules;
 pub mod spec;
 pub mod status;
+pub mod token;
 pub mod update;
 pub mod validate;
 pub mod vault;

@@ -18,6 +18,7 @@ const STEPS: &[&str] = &[
     include_str!("migrations/0006_completions.sql"),
     include_str!("migrations/0007_origins.sql"),
     include_str!("migrations/0008_declared.sql"),
+    include_str!("migrations/0009_app_tokens.sql"),
 ];
 
 /// Brings the database to the current schema, each step in its own transaction. Returns the version it had.
@@ -81,6 +82,7 @@ mod tests {
         index elicitations_pending
         index elicitations_uncompleted
         index sign_ins_by_server
+        table app_tokens
         table audiences
         table calls
         table elicitations
@@ -113,6 +115,19 @@ mod tests {
             connection.query_row(&sql, [], |row| row.get(0)).unwrap()
         };
         assert_eq!((count("servers"), count("sessions")), (1, 0));
+    }
+
+    #[test]
+    fn a_database_from_before_tokens_of_apps_has_none() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        for step in &STEPS[..8] {
+            connection.execute_batch(step).unwrap();
+        }
+        connection.execute_batch("PRAGMA user_version = 8").unwrap();
+        assert_eq!(run(&mut connection).unwrap(), 8);
+        let sql = "SELECT count(*) FROM app_tokens";
+        let count: i64 = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+        assert_eq!(count, 0);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | [`Store::put_grant`], [`Store::finish_sign_in`] and all else about authorization | durable |
 //! | [`Store::put_question`], [`Store::end_question`], [`Store::void_questions`] | durable |
 //! | [`Store::begin_call`], [`Store::rest_call`], [`Store::go_on`], [`Store::end_call`] | durable |
+//! | [`Store::add_app_token`], [`Store::remove_app_token`] | durable |
 //! | what [`Store::open`] changes, [`Store::check_vault`], [`Store::close`] | durable |
 //! | [`Store::set_status`], [`Store::set_session`], pruning | lazy |
 //!
@@ -32,6 +33,7 @@
 //! One thread writes, one reads, each with its own connection, fed by bounded queues. Futures of this module may be
 //! dropped at any time; a write that was queued happens all the same.
 
+mod app_tokens;
 mod audiences;
 mod auth;
 mod calls;

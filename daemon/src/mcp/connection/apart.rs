@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::actor::fault_of;
 use crate::auth::Account;
-use crate::base::{AppConnection, Clock, Deadline, ServerKey, jitter};
+use crate::base::{AppConnection, Clock, Deadline, ServerKey, User, jitter};
 use crate::error::{Error, Reason, Result};
 use crate::mcp::link::{Link, closed_error};
 use crate::mcp::open::{Approach, Attempt, Dialer, Known, OpenFailed};
@@ -24,9 +24,9 @@ use crate::model::spec::{Isolation, QuestionPolicy, ServerSpec};
 use crate::model::status::Verdict;
 
 /// Whose link it is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Owner {
-    User(u32),
+    User(User),
     Connection(u64),
 }
 
@@ -179,7 +179,7 @@ impl Inner {
         }
         let owner = match self.spec.isolation {
             Isolation::PerConnection => Owner::Connection(app.id()),
-            Isolation::Shared | Isolation::PerUser => Owner::User(app.caller().uid),
+            Isolation::Shared | Isolation::PerUser => Owner::User(app.user().clone()),
         };
         let mut slots = self.slots();
         if let Some(slot) = slots.get(&owner) {
@@ -204,11 +204,11 @@ impl Inner {
             ));
         }
         let (opened, slot) = watch::channel(None);
-        slots.insert(owner, slot.clone());
         let over = match owner {
             Owner::Connection(_) => app.ended().clone(),
             Owner::User(_) => CancellationToken::new(),
         };
+        slots.insert(owner.clone(), slot.clone());
         self.tasks.spawn(Arc::clone(self).keep(owner, opened, over));
         Ok(slot)
     }
@@ -230,7 +230,7 @@ impl Inner {
                     self.hold(&error);
                 }
                 self.shared_fate(&error);
-                self.forget(owner, &slot);
+                self.forget(&owner, &slot);
                 slot.send_replace(Some(Err(error)));
                 if let Some(remains) = remains {
                     remains.close().await;
@@ -263,7 +263,7 @@ impl Inner {
                 break;
             }
         }
-        self.forget(owner, &slot);
+        self.forget(&owner, &slot);
         link.close().await;
     }
 
@@ -337,13 +337,13 @@ impl Inner {
     }
 
     /// Takes a link out of reach, unless another one has its place already.
-    fn forget(&self, owner: Owner, slot: &watch::Sender<Option<Result<Arc<Link>>>>) {
+    fn forget(&self, owner: &Owner, slot: &watch::Sender<Option<Result<Arc<Link>>>>) {
         let mut slots = self.slots();
         if slots
-            .get(&owner)
+            .get(owner)
             .is_some_and(|there| there.same_channel(&slot.subscribe()))
         {
-            slots.remove(&owner);
+            slots.remove(owner);
         }
     }
 }

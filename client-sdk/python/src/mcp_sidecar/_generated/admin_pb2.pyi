@@ -35,6 +35,8 @@ class _AppSocketEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AppSocket.V
     """The socket for apps."""
     APP_SOCKET_ADMIN: _AppSocket.ValueType  # 2
     """The admin socket."""
+    APP_SOCKET_TCP: _AppSocket.ValueType  # 3
+    """None: over TCP, with a token."""
 
 class AppSocket(_AppSocket, metaclass=_AppSocketEnumTypeWrapper):
     """Through which socket an app is connected."""
@@ -45,6 +47,8 @@ APP_SOCKET_APP: AppSocket.ValueType  # 1
 """The socket for apps."""
 APP_SOCKET_ADMIN: AppSocket.ValueType  # 2
 """The admin socket."""
+APP_SOCKET_TCP: AppSocket.ValueType  # 3
+"""None: over TCP, with a token."""
 Global___AppSocket: _TypeAlias = AppSocket  # noqa: Y015
 
 class _DeclaredServerOutcome:
@@ -113,6 +117,7 @@ class GetStatusResponse(_message.Message):
     NOT_READY_OMITTED_FIELD_NUMBER: _builtins.int
     CONFIG_FILE_FIELD_NUMBER: _builtins.int
     CONFIG_TIME_FIELD_NUMBER: _builtins.int
+    TCP_ADDRESS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the daemon."""
     pid: _builtins.int
@@ -131,6 +136,8 @@ class GetStatusResponse(_message.Message):
     """How many more there are."""
     config_file: _builtins.str
     """The file that the configuration was read from. Empty if there is none."""
+    tcp_address: _builtins.str
+    """The address at which the daemon listens for apps with tokens, such as `127.0.0.1:7443`. Empty if it does not."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
@@ -173,10 +180,11 @@ class GetStatusResponse(_message.Message):
         not_ready_omitted: _builtins.int = ...,
         config_file: _builtins.str = ...,
         config_time: _timestamp_pb2.Timestamp | None = ...,
+        tcp_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config_time", b"config_time", "counts", b"counts", "log_filter_until", b"log_filter_until", "start_time", b"start_time", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_socket", b"admin_socket", "app_socket", b"app_socket", "config_file", b"config_file", "config_time", b"config_time", "counts", b"counts", "data_dir", b"data_dir", "draining", b"draining", "log_filter", b"log_filter", "log_filter_until", b"log_filter_until", "not_ready", b"not_ready", "not_ready_omitted", b"not_ready_omitted", "pid", b"pid", "start_time", b"start_time", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin_socket", b"admin_socket", "app_socket", b"app_socket", "config_file", b"config_file", "config_time", b"config_time", "counts", b"counts", "data_dir", b"data_dir", "draining", b"draining", "log_filter", b"log_filter", "log_filter_until", b"log_filter_until", "not_ready", b"not_ready", "not_ready_omitted", b"not_ready_omitted", "pid", b"pid", "start_time", b"start_time", "tcp_address", b"tcp_address", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -196,7 +204,7 @@ class StatusCounts(_message.Message):
     QUESTIONS_PENDING_FIELD_NUMBER: _builtins.int
     SUBSCRIBERS_FIELD_NUMBER: _builtins.int
     apps: _builtins.int
-    """Connections of apps, on both sockets."""
+    """Connections of apps, on both sockets and over TCP."""
     rpcs: _builtins.int
     """RPCs that are under way, streams among them, this one too."""
     calls_under_way: _builtins.int
@@ -357,7 +365,9 @@ Global___ListAppsResponse: _TypeAlias = ListAppsResponse  # noqa: Y015
 
 @_typing.final
 class ConnectedApp(_message.Message):
-    """A connection of an app."""
+    """A connection of an app. Over TCP, apps with different tokens are told apart, also if they share one connection; whoever has
+    shown no token is not named.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -371,12 +381,14 @@ class ConnectedApp(_message.Message):
     RPCS_UNDER_WAY_FIELD_NUMBER: _builtins.int
     FOLLOWS_FIELD_NUMBER: _builtins.int
     SOCKET_FIELD_NUMBER: _builtins.int
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_NAME_FIELD_NUMBER: _builtins.int
     connection_id: _builtins.int
     """A number that no other connection has while the daemon runs."""
     uid: _builtins.int
-    """User id, by the kernel's word."""
+    """User id, by the kernel's word. Without meaning if `token_id` is set."""
     gid: _builtins.int
-    """Group id, by the kernel's word."""
+    """Group id, by the kernel's word. Without meaning if `token_id` is set."""
     pid: _builtins.int
     """Process id at the time of the connection, by the kernel's word; 0 if it is not known."""
     program: _builtins.str
@@ -389,6 +401,10 @@ class ConnectedApp(_message.Message):
     """RPCs that are under way on the connection, streams among them."""
     socket: Global___AppSocket.ValueType
     """Through which socket it came."""
+    token_id: _builtins.str
+    """The id of the token that it bears; empty on a socket."""
+    token_name: _builtins.str
+    """The name of that token; empty on a socket."""
     @_builtins.property
     def connect_time(self) -> _timestamp_pb2.Timestamp:
         """Since when it has been connected."""
@@ -410,10 +426,12 @@ class ConnectedApp(_message.Message):
         rpcs_under_way: _builtins.int = ...,
         follows: _abc.Iterable[Global___FollowedUpdates] | None = ...,
         socket: Global___AppSocket.ValueType = ...,
+        token_id: _builtins.str = ...,
+        token_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["connect_time", b"connect_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connect_time", b"connect_time", "connection_id", b"connection_id", "executable", b"executable", "follows", b"follows", "gid", b"gid", "pid", b"pid", "program", b"program", "rpcs_under_way", b"rpcs_under_way", "socket", b"socket", "uid", b"uid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connect_time", b"connect_time", "connection_id", b"connection_id", "executable", b"executable", "follows", b"follows", "gid", b"gid", "pid", b"pid", "program", b"program", "rpcs_under_way", b"rpcs_under_way", "socket", b"socket", "token_id", b"token_id", "token_name", b"token_name", "uid", b"uid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,6 +614,205 @@ class DeclaredServerChange(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeclaredServerChange: _TypeAlias = DeclaredServerChange  # noqa: Y015
+
+@_typing.final
+class AppToken(_message.Message):
+    """A token for apps that come over TCP: what is known of it. The token itself is not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.str
+    """Its id. No secret: it names the token in ListApps and in the audit log."""
+    name: _builtins.str
+    """Its name, as given."""
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The namespaces that its bearer may use: names, or the start of names and a final `*`."""
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was made."""
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ceases to be valid. Absent: never. One that has expired is listed until the next one is made."""
+
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        namespaces: _abc.Iterable[_builtins.str] | None = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "name", b"name", "namespaces", b"namespaces", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppToken: _TypeAlias = AppToken  # noqa: Y015
+
+@_typing.final
+class CreateAppTokenRequest(_message.Message):
+    """Request of AdminService.CreateAppToken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    LIFETIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """A name for people, 1 to 64 visible ASCII characters. It need not be unique, so that a token can be replaced by another
+    one of its name.
+    """
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The namespaces that its bearer may use: names, or the start of names and a final `*`; `*` alone is all. At most 100.
+        Empty: `default`. The rules `[[access]]` are about users of the host, and not about tokens.
+        """
+
+    @_builtins.property
+    def lifetime(self) -> _duration_pb2.Duration:
+        """How long it is valid, 1 s to 87600 h (ten years). Absent: until it is revoked."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        namespaces: _abc.Iterable[_builtins.str] | None = ...,
+        lifetime: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lifetime", b"lifetime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifetime", b"lifetime", "name", b"name", "namespaces", b"namespaces"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateAppTokenRequest: _TypeAlias = CreateAppTokenRequest  # noqa: Y015
+
+@_typing.final
+class CreateAppTokenResponse(_message.Message):
+    """Response of AdminService.CreateAppToken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECRET_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    """The token: `mcps_` and 43 letters, digits, `-` and `_`. It goes into the metadata of every RPC as
+    `authorization: Bearer TOKEN`, and cannot be had again.
+    """
+    @_builtins.property
+    def token(self) -> Global___AppToken:
+        """What is known of it."""
+
+    def __init__(
+        self,
+        *,
+        secret: _builtins.str = ...,
+        token: Global___AppToken | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["secret", b"secret", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateAppTokenResponse: _TypeAlias = CreateAppTokenResponse  # noqa: Y015
+
+@_typing.final
+class ListAppTokensRequest(_message.Message):
+    """Request of AdminService.ListAppTokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAppTokensRequest: _TypeAlias = ListAppTokensRequest  # noqa: Y015
+
+@_typing.final
+class ListAppTokensResponse(_message.Message):
+    """Response of AdminService.ListAppTokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___AppToken]:
+        """The tokens, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[Global___AppToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAppTokensResponse: _TypeAlias = ListAppTokensResponse  # noqa: Y015
+
+@_typing.final
+class RevokeAppTokenRequest(_message.Message):
+    """Request of AdminService.RevokeAppToken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.str
+    """The token's id."""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeAppTokenRequest: _TypeAlias = RevokeAppTokenRequest  # noqa: Y015
+
+@_typing.final
+class RevokeAppTokenResponse(_message.Message):
+    """Response of AdminService.RevokeAppToken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token(self) -> Global___AppToken:
+        """What it was."""
+
+    def __init__(
+        self,
+        *,
+        token: Global___AppToken | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeAppTokenResponse: _TypeAlias = RevokeAppTokenResponse  # noqa: Y015
 
 @_typing.final
 class DrainRequest(_message.Message):

@@ -32,6 +32,8 @@ export enum AppSocket {
   APP_SOCKET_APP = "APP_SOCKET_APP",
   /** APP_SOCKET_ADMIN - The admin socket. */
   APP_SOCKET_ADMIN = "APP_SOCKET_ADMIN",
+  /** APP_SOCKET_TCP - None: over TCP, with a token. */
+  APP_SOCKET_TCP = "APP_SOCKET_TCP",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -46,6 +48,9 @@ export function appSocketFromJSON(object: any): AppSocket {
     case 2:
     case "APP_SOCKET_ADMIN":
       return AppSocket.APP_SOCKET_ADMIN;
+    case 3:
+    case "APP_SOCKET_TCP":
+      return AppSocket.APP_SOCKET_TCP;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -61,6 +66,8 @@ export function appSocketToNumber(object: AppSocket): number {
       return 1;
     case AppSocket.APP_SOCKET_ADMIN:
       return 2;
+    case AppSocket.APP_SOCKET_TCP:
+      return 3;
     case AppSocket.UNRECOGNIZED:
     default:
       return -1;
@@ -160,14 +167,18 @@ export interface GetStatusResponse {
   /** The file that the configuration was read from. Empty if there is none. */
   configFile: string;
   /** When the configuration was last read with success. */
-  configTime: Date | undefined;
+  configTime:
+    | Date
+    | undefined;
+  /** The address at which the daemon listens for apps with tokens, such as `127.0.0.1:7443`. Empty if it does not. */
+  tcpAddress: string;
 }
 
 /** How much there is of everything in the daemon. */
 export interface StatusCounts {
   /** Servers by the state of their connection; states without a server are left out. */
   servers: ServersInState[];
-  /** Connections of apps, on both sockets. */
+  /** Connections of apps, on both sockets and over TCP. */
   apps: number;
   /** RPCs that are under way, streams among them, this one too. */
   rpcs: number;
@@ -223,13 +234,16 @@ export interface ListAppsResponse {
   omitted: number;
 }
 
-/** A connection of an app. */
+/**
+ * A connection of an app. Over TCP, apps with different tokens are told apart, also if they share one connection; whoever has
+ * shown no token is not named.
+ */
 export interface ConnectedApp {
   /** A number that no other connection has while the daemon runs. */
   connectionId: bigint;
-  /** User id, by the kernel's word. */
+  /** User id, by the kernel's word. Without meaning if `token_id` is set. */
   uid: number;
-  /** Group id, by the kernel's word. */
+  /** Group id, by the kernel's word. Without meaning if `token_id` is set. */
   gid: number;
   /** Process id at the time of the connection, by the kernel's word; 0 if it is not known. */
   pid: number;
@@ -250,6 +264,10 @@ export interface ConnectedApp {
   follows: FollowedUpdates[];
   /** Through which socket it came. */
   socket: AppSocket;
+  /** The id of the token that it bears; empty on a socket. */
+  tokenId: string;
+  /** The name of that token; empty on a socket. */
+  tokenName: string;
 }
 
 /** An update stream that an app follows. */
@@ -302,6 +320,71 @@ export interface DeclaredServerChange {
   serverId: string;
   /** What was done. */
   outcome: DeclaredServerOutcome;
+}
+
+/** A token for apps that come over TCP: what is known of it. The token itself is not. */
+export interface AppToken {
+  /** Its id. No secret: it names the token in ListApps and in the audit log. */
+  tokenId: string;
+  /** Its name, as given. */
+  name: string;
+  /** The namespaces that its bearer may use: names, or the start of names and a final `*`. */
+  namespaces: string[];
+  /** When it was made. */
+  createTime:
+    | Date
+    | undefined;
+  /** When it ceases to be valid. Absent: never. One that has expired is listed until the next one is made. */
+  expireTime: Date | undefined;
+}
+
+/** Request of AdminService.CreateAppToken. */
+export interface CreateAppTokenRequest {
+  /**
+   * A name for people, 1 to 64 visible ASCII characters. It need not be unique, so that a token can be replaced by another
+   * one of its name.
+   */
+  name: string;
+  /**
+   * The namespaces that its bearer may use: names, or the start of names and a final `*`; `*` alone is all. At most 100.
+   * Empty: `default`. The rules `[[access]]` are about users of the host, and not about tokens.
+   */
+  namespaces: string[];
+  /** How long it is valid, 1 s to 87600 h (ten years). Absent: until it is revoked. */
+  lifetime: Duration | undefined;
+}
+
+/** Response of AdminService.CreateAppToken. */
+export interface CreateAppTokenResponse {
+  /**
+   * The token: `mcps_` and 43 letters, digits, `-` and `_`. It goes into the metadata of every RPC as
+   * `authorization: Bearer TOKEN`, and cannot be had again.
+   */
+  secret: string;
+  /** What is known of it. */
+  token: AppToken | undefined;
+}
+
+/** Request of AdminService.ListAppTokens. */
+export interface ListAppTokensRequest {
+}
+
+/** Response of AdminService.ListAppTokens. */
+export interface ListAppTokensResponse {
+  /** The tokens, oldest first. */
+  tokens: AppToken[];
+}
+
+/** Request of AdminService.RevokeAppToken. */
+export interface RevokeAppTokenRequest {
+  /** The token's id. */
+  tokenId: string;
+}
+
+/** Response of AdminService.RevokeAppToken. */
+export interface RevokeAppTokenResponse {
+  /** What it was. */
+  token: AppToken | undefined;
 }
 
 /** Request of AdminService.Drain. */
@@ -374,6 +457,7 @@ function createBaseGetStatusResponse(): GetStatusResponse {
     notReadyOmitted: 0,
     configFile: "",
     configTime: undefined,
+    tcpAddress: "",
   };
 }
 
@@ -423,6 +507,9 @@ export const GetStatusResponse: MessageFns<GetStatusResponse> = {
     }
     if (message.configTime !== undefined) {
       Timestamp.encode(toTimestamp(message.configTime), writer.uint32(122).fork()).join();
+    }
+    if (message.tcpAddress !== "") {
+      writer.uint32(130).string(message.tcpAddress);
     }
     return writer;
   },
@@ -560,6 +647,14 @@ export const GetStatusResponse: MessageFns<GetStatusResponse> = {
             message.configTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 16: {
+            if (tag !== 130) {
+              break;
+            }
+
+            message.tcpAddress = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -596,6 +691,7 @@ export const GetStatusResponse: MessageFns<GetStatusResponse> = {
     message.notReadyOmitted = object.notReadyOmitted ?? 0;
     message.configFile = object.configFile ?? "";
     message.configTime = object.configTime ?? undefined;
+    message.tcpAddress = object.tcpAddress ?? "";
     return message;
   },
 };
@@ -1064,6 +1160,8 @@ function createBaseConnectedApp(): ConnectedApp {
     rpcsUnderWay: 0,
     follows: [],
     socket: AppSocket.APP_SOCKET_UNSPECIFIED,
+    tokenId: "",
+    tokenName: "",
   };
 }
 
@@ -1101,6 +1199,12 @@ export const ConnectedApp: MessageFns<ConnectedApp> = {
     }
     if (message.socket !== AppSocket.APP_SOCKET_UNSPECIFIED) {
       writer.uint32(80).int32(appSocketToNumber(message.socket));
+    }
+    if (message.tokenId !== "") {
+      writer.uint32(90).string(message.tokenId);
+    }
+    if (message.tokenName !== "") {
+      writer.uint32(98).string(message.tokenName);
     }
     return writer;
   },
@@ -1198,6 +1302,22 @@ export const ConnectedApp: MessageFns<ConnectedApp> = {
             message.socket = appSocketFromJSON(reader.int32());
             continue;
           }
+          case 11: {
+            if (tag !== 90) {
+              break;
+            }
+
+            message.tokenId = reader.string();
+            continue;
+          }
+          case 12: {
+            if (tag !== 98) {
+              break;
+            }
+
+            message.tokenName = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1227,6 +1347,8 @@ export const ConnectedApp: MessageFns<ConnectedApp> = {
     message.rpcsUnderWay = object.rpcsUnderWay ?? 0;
     message.follows = object.follows?.map((e) => FollowedUpdates.fromPartial(e)) || [];
     message.socket = object.socket ?? AppSocket.APP_SOCKET_UNSPECIFIED;
+    message.tokenId = object.tokenId ?? "";
+    message.tokenName = object.tokenName ?? "";
     return message;
   },
 };
@@ -1661,6 +1783,469 @@ export const DeclaredServerChange: MessageFns<DeclaredServerChange> = {
   },
 };
 
+function createBaseAppToken(): AppToken {
+  return { tokenId: "", name: "", namespaces: [], createTime: undefined, expireTime: undefined };
+}
+
+export const AppToken: MessageFns<AppToken> = {
+  encode(message: AppToken, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.tokenId !== "") {
+      writer.uint32(10).string(message.tokenId);
+    }
+    if (message.name !== "") {
+      writer.uint32(18).string(message.name);
+    }
+    for (const v of message.namespaces) {
+      writer.uint32(26).string(v!);
+    }
+    if (message.createTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.createTime), writer.uint32(34).fork()).join();
+    }
+    if (message.expireTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.expireTime), writer.uint32(42).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): AppToken {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseAppToken();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.tokenId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.namespaces.push(reader.string());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.createTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.expireTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<AppToken>): AppToken {
+    return AppToken.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<AppToken>): AppToken {
+    const message = createBaseAppToken();
+    message.tokenId = object.tokenId ?? "";
+    message.name = object.name ?? "";
+    message.namespaces = object.namespaces?.map((e) => e) || [];
+    message.createTime = object.createTime ?? undefined;
+    message.expireTime = object.expireTime ?? undefined;
+    return message;
+  },
+};
+
+function createBaseCreateAppTokenRequest(): CreateAppTokenRequest {
+  return { name: "", namespaces: [], lifetime: undefined };
+}
+
+export const CreateAppTokenRequest: MessageFns<CreateAppTokenRequest> = {
+  encode(message: CreateAppTokenRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    for (const v of message.namespaces) {
+      writer.uint32(18).string(v!);
+    }
+    if (message.lifetime !== undefined) {
+      Duration.encode(message.lifetime, writer.uint32(26).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CreateAppTokenRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCreateAppTokenRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.namespaces.push(reader.string());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.lifetime = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CreateAppTokenRequest>): CreateAppTokenRequest {
+    return CreateAppTokenRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CreateAppTokenRequest>): CreateAppTokenRequest {
+    const message = createBaseCreateAppTokenRequest();
+    message.name = object.name ?? "";
+    message.namespaces = object.namespaces?.map((e) => e) || [];
+    message.lifetime = (object.lifetime !== undefined && object.lifetime !== null)
+      ? Duration.fromPartial(object.lifetime)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseCreateAppTokenResponse(): CreateAppTokenResponse {
+  return { secret: "", token: undefined };
+}
+
+export const CreateAppTokenResponse: MessageFns<CreateAppTokenResponse> = {
+  encode(message: CreateAppTokenResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.secret !== "") {
+      writer.uint32(10).string(message.secret);
+    }
+    if (message.token !== undefined) {
+      AppToken.encode(message.token, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CreateAppTokenResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCreateAppTokenResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.secret = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.token = AppToken.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CreateAppTokenResponse>): CreateAppTokenResponse {
+    return CreateAppTokenResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CreateAppTokenResponse>): CreateAppTokenResponse {
+    const message = createBaseCreateAppTokenResponse();
+    message.secret = object.secret ?? "";
+    message.token = (object.token !== undefined && object.token !== null)
+      ? AppToken.fromPartial(object.token)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseListAppTokensRequest(): ListAppTokensRequest {
+  return {};
+}
+
+export const ListAppTokensRequest: MessageFns<ListAppTokensRequest> = {
+  encode(_: ListAppTokensRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListAppTokensRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListAppTokensRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListAppTokensRequest>): ListAppTokensRequest {
+    return ListAppTokensRequest.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<ListAppTokensRequest>): ListAppTokensRequest {
+    const message = createBaseListAppTokensRequest();
+    return message;
+  },
+};
+
+function createBaseListAppTokensResponse(): ListAppTokensResponse {
+  return { tokens: [] };
+}
+
+export const ListAppTokensResponse: MessageFns<ListAppTokensResponse> = {
+  encode(message: ListAppTokensResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.tokens) {
+      AppToken.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListAppTokensResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListAppTokensResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.tokens.push(AppToken.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ListAppTokensResponse>): ListAppTokensResponse {
+    return ListAppTokensResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ListAppTokensResponse>): ListAppTokensResponse {
+    const message = createBaseListAppTokensResponse();
+    message.tokens = object.tokens?.map((e) => AppToken.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseRevokeAppTokenRequest(): RevokeAppTokenRequest {
+  return { tokenId: "" };
+}
+
+export const RevokeAppTokenRequest: MessageFns<RevokeAppTokenRequest> = {
+  encode(message: RevokeAppTokenRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.tokenId !== "") {
+      writer.uint32(10).string(message.tokenId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RevokeAppTokenRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRevokeAppTokenRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.tokenId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RevokeAppTokenRequest>): RevokeAppTokenRequest {
+    return RevokeAppTokenRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RevokeAppTokenRequest>): RevokeAppTokenRequest {
+    const message = createBaseRevokeAppTokenRequest();
+    message.tokenId = object.tokenId ?? "";
+    return message;
+  },
+};
+
+function createBaseRevokeAppTokenResponse(): RevokeAppTokenResponse {
+  return { token: undefined };
+}
+
+export const RevokeAppTokenResponse: MessageFns<RevokeAppTokenResponse> = {
+  encode(message: RevokeAppTokenResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.token !== undefined) {
+      AppToken.encode(message.token, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RevokeAppTokenResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRevokeAppTokenResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.token = AppToken.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RevokeAppTokenResponse>): RevokeAppTokenResponse {
+    return RevokeAppTokenResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RevokeAppTokenResponse>): RevokeAppTokenResponse {
+    const message = createBaseRevokeAppTokenResponse();
+    message.token = (object.token !== undefined && object.token !== null)
+      ? AppToken.fromPartial(object.token)
+      : undefined;
+    return message;
+  },
+};
+
 function createBaseDrainRequest(): DrainRequest {
   return {};
 }
@@ -1813,6 +2398,49 @@ export const AdminServiceService = {
     responseDeserialize: (value: Buffer): ReloadConfigResponse => ReloadConfigResponse.decode(value),
   },
   /**
+   * Makes a token for apps that come over TCP (`tcp.listen` of the configuration), whether or not the daemon listens there
+   * now. The answer is the only place where the token is ever shown: the daemon keeps its SHA-256. Refused with `TOO_MANY`
+   * beyond `limits.app_tokens`; tokens that have expired do not count.
+   */
+  createAppToken: {
+    path: "/mcpsidecar.v1.AdminService/CreateAppToken" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: CreateAppTokenRequest): Buffer =>
+      Buffer.from(CreateAppTokenRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): CreateAppTokenRequest => CreateAppTokenRequest.decode(value),
+    responseSerialize: (value: CreateAppTokenResponse): Buffer =>
+      Buffer.from(CreateAppTokenResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): CreateAppTokenResponse => CreateAppTokenResponse.decode(value),
+  },
+  /** Lists the tokens, oldest first. */
+  listAppTokens: {
+    path: "/mcpsidecar.v1.AdminService/ListAppTokens" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ListAppTokensRequest): Buffer => Buffer.from(ListAppTokensRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListAppTokensRequest => ListAppTokensRequest.decode(value),
+    responseSerialize: (value: ListAppTokensResponse): Buffer =>
+      Buffer.from(ListAppTokensResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListAppTokensResponse => ListAppTokensResponse.decode(value),
+  },
+  /**
+   * Makes a token useless, at once: RPCs that are under way with it, streams among them, end with UNAUTHENTICATED,
+   * `APP_TOKEN_REQUIRED`. What was begun with it and goes on without its caller (a detached call) does so. An id that is no
+   * token's is refused with NOT_FOUND, `APP_TOKEN_NOT_FOUND`.
+   */
+  revokeAppToken: {
+    path: "/mcpsidecar.v1.AdminService/RevokeAppToken" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: RevokeAppTokenRequest): Buffer =>
+      Buffer.from(RevokeAppTokenRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): RevokeAppTokenRequest => RevokeAppTokenRequest.decode(value),
+    responseSerialize: (value: RevokeAppTokenResponse): Buffer =>
+      Buffer.from(RevokeAppTokenResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): RevokeAppTokenResponse => RevokeAppTokenResponse.decode(value),
+  },
+  /**
    * Begins to stop, as SIGTERM does: nothing new is accepted, what is under way may end within `timeouts.drain`. Returns
    * at once; the end of the connection tells that it is done.
    */
@@ -1840,6 +2468,20 @@ export interface AdminServiceServer extends UntypedServiceImplementation {
    * refused with `INVALID_FIELD`: the message names source, key and remedy of everything that is wrong.
    */
   reloadConfig: handleUnaryCall<ReloadConfigRequest, ReloadConfigResponse>;
+  /**
+   * Makes a token for apps that come over TCP (`tcp.listen` of the configuration), whether or not the daemon listens there
+   * now. The answer is the only place where the token is ever shown: the daemon keeps its SHA-256. Refused with `TOO_MANY`
+   * beyond `limits.app_tokens`; tokens that have expired do not count.
+   */
+  createAppToken: handleUnaryCall<CreateAppTokenRequest, CreateAppTokenResponse>;
+  /** Lists the tokens, oldest first. */
+  listAppTokens: handleUnaryCall<ListAppTokensRequest, ListAppTokensResponse>;
+  /**
+   * Makes a token useless, at once: RPCs that are under way with it, streams among them, end with UNAUTHENTICATED,
+   * `APP_TOKEN_REQUIRED`. What was begun with it and goes on without its caller (a detached call) does so. An id that is no
+   * token's is refused with NOT_FOUND, `APP_TOKEN_NOT_FOUND`.
+   */
+  revokeAppToken: handleUnaryCall<RevokeAppTokenRequest, RevokeAppTokenResponse>;
   /**
    * Begins to stop, as SIGTERM does: nothing new is accepted, what is under way may end within `timeouts.drain`. Returns
    * at once; the end of the connection tells that it is done.
@@ -1915,6 +2557,62 @@ export interface AdminServiceClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ReloadConfigResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Makes a token for apps that come over TCP (`tcp.listen` of the configuration), whether or not the daemon listens there
+   * now. The answer is the only place where the token is ever shown: the daemon keeps its SHA-256. Refused with `TOO_MANY`
+   * beyond `limits.app_tokens`; tokens that have expired do not count.
+   */
+  createAppToken(
+    request: CreateAppTokenRequest,
+    callback: (error: ServiceError | null, response: CreateAppTokenResponse) => void,
+  ): ClientUnaryCall;
+  createAppToken(
+    request: CreateAppTokenRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: CreateAppTokenResponse) => void,
+  ): ClientUnaryCall;
+  createAppToken(
+    request: CreateAppTokenRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: CreateAppTokenResponse) => void,
+  ): ClientUnaryCall;
+  /** Lists the tokens, oldest first. */
+  listAppTokens(
+    request: ListAppTokensRequest,
+    callback: (error: ServiceError | null, response: ListAppTokensResponse) => void,
+  ): ClientUnaryCall;
+  listAppTokens(
+    request: ListAppTokensRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ListAppTokensResponse) => void,
+  ): ClientUnaryCall;
+  listAppTokens(
+    request: ListAppTokensRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ListAppTokensResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Makes a token useless, at once: RPCs that are under way with it, streams among them, end with UNAUTHENTICATED,
+   * `APP_TOKEN_REQUIRED`. What was begun with it and goes on without its caller (a detached call) does so. An id that is no
+   * token's is refused with NOT_FOUND, `APP_TOKEN_NOT_FOUND`.
+   */
+  revokeAppToken(
+    request: RevokeAppTokenRequest,
+    callback: (error: ServiceError | null, response: RevokeAppTokenResponse) => void,
+  ): ClientUnaryCall;
+  revokeAppToken(
+    request: RevokeAppTokenRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: RevokeAppTokenResponse) => void,
+  ): ClientUnaryCall;
+  revokeAppToken(
+    request: RevokeAppTokenRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: RevokeAppTokenResponse) => void,
   ): ClientUnaryCall;
   /**
    * Begins to stop, as SIGTERM does: nothing new is accepted, what is under way may end within `timeouts.drain`. Returns
