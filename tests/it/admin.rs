@@ -244,6 +244,21 @@ async fn nobody_else_operates_the_daemon() {
         "CALLER_NOT_ALLOWED",
     );
     ErrorFacts::expect(
+        stranger.create_token("mine", &["*"], None).await,
+        Code::PermissionDenied,
+        "CALLER_NOT_ALLOWED",
+    );
+    ErrorFacts::expect(
+        admin.list_app_tokens(v1::ListAppTokensRequest {}).await,
+        Code::PermissionDenied,
+        "CALLER_NOT_ALLOWED",
+    );
+    ErrorFacts::expect(
+        stranger.revoke_token("some").await,
+        Code::PermissionDenied,
+        "CALLER_NOT_ALLOWED",
+    );
+    ErrorFacts::expect(
         admin.drain(v1::DrainRequest {}).await,
         Code::PermissionDenied,
         "CALLER_NOT_ALLOWED",

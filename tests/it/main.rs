@@ -87,6 +87,7 @@ mod survey;
 mod systemd;
 mod task_transports;
 mod tasks;
+mod tcp;
 mod three_processes;
 mod traces;
 mod transports;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use http::HeaderValue;
 use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
@@ -35,13 +36,14 @@ pub struct Clients {
     channel: Channel,
     namespace: String,
     tap: Option<Tap>,
+    authorization: Option<HeaderValue>,
 }
 
 macro_rules! service {
     ($(#[$doc:meta])* $name:ident, $client:ident) => {
         $(#[$doc])*
         pub fn $name(&self) -> $client<Tapped> {
-            $client::new(Tapped::new(self.channel.clone(), self.tap.clone()))
+            $client::new(self.tapped_channel())
                 .max_decoding_message_size(MESSAGE_LIMIT)
                 .max_encoding_message_size(MESSAGE_LIMIT)
         }
@@ -61,7 +63,25 @@ impl Clients {
             channel,
             namespace: "default".to_owned(),
             tap: None,
+            authorization: None,
         }
+    }
+
+    /// The same connection, where every request brings this value of `authorization`.
+    #[must_use]
+    pub fn authorized(mut self, value: &str) -> Self {
+        let value = HeaderValue::from_str(value).expect("a header value");
+        self.authorization = Some(value);
+        self
+    }
+
+    /// The connection, with what every request brings.
+    pub fn tapped_channel(&self) -> Tapped {
+        Tapped::new(
+            self.channel.clone(),
+            self.tap.clone(),
+            self.authorization.clone(),
+        )
     }
 
     /// Records what the daemon says.
@@ -88,6 +108,7 @@ impl Clients {
             channel: self.channel.clone(),
             namespace: namespace.to_owned(),
             tap: self.tap.clone(),
+            authorization: self.authorization.clone(),
         }
     }
 

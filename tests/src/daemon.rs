@@ -441,6 +441,11 @@ impl TestDaemon {
         answer.map(tonic::Response::into_inner)
     }
 
+    /// What records its answers, if it is watched.
+    pub fn tap(&self) -> Option<Tap> {
+        self.prepared.tap.clone()
+    }
+
     /// Path of the socket.
     pub fn socket(&self) -> &Path {
         &self.prepared.socket

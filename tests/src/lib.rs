@@ -39,6 +39,7 @@ pub mod sign_in;
 pub mod stage;
 pub mod stranger;
 mod tapped;
+pub mod tokens;
 pub mod updates;
 pub mod wait;
 pub mod wall_clock;
@@ -60,6 +61,7 @@ pub mod prelude {
     pub use crate::fake_stdio::{Form, Helper, Script, StdioFault};
     pub use crate::sign_in::by_user;
     pub use crate::stage::{Stage, one_and_two, one_and_two_at_once, one_and_two_with};
+    pub use crate::tokens::by_tcp;
     pub use crate::updates::Updates;
     pub use crate::v1;
     pub use crate::v1::{AddOutcome, ConnectionState, Era, Server, ServerSpec};

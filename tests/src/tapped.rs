@@ -1,9 +1,11 @@
-//! A channel that records what comes back.
+//! A channel that records what comes back, and brings a token.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
 use http_body::Frame;
 use tonic::Status;
 use tonic::body::Body;
@@ -17,11 +19,20 @@ use crate::fake_auth::planted::{Recorded, Tap};
 pub struct Tapped {
     channel: Channel,
     tap: Option<Tap>,
+    authorization: Option<HeaderValue>,
 }
 
 impl Tapped {
-    pub(crate) fn new(channel: Channel, tap: Option<Tap>) -> Self {
-        Self { channel, tap }
+    pub(crate) fn new(
+        channel: Channel,
+        tap: Option<Tap>,
+        authorization: Option<HeaderValue>,
+    ) -> Self {
+        Self {
+            channel,
+            tap,
+            authorization,
+        }
     }
 }
 
@@ -34,7 +45,10 @@ impl Service<http::Request<Body>> for Tapped {
         Service::poll_ready(&mut self.channel, cx)
     }
 
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        if let Some(value) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, value.clone());
+        }
         let answer = Service::call(&mut self.channel, request);
         let recorded = self.tap.as_ref().map(Tap::record);
         Box::pin(async move {

@@ -258,11 +258,58 @@ impl Guests {
 
 #[cfg(test)]
 mod tests {
-    use http::uri::Authority;
-    use http::{HeaderMap, HeaderValue};
+    use std::time::Duration;
 
-    use super::{meant_for, token};
+    use http::uri::Authority;
+    use http::{HeaderMap, HeaderValue, Request};
+    use tokio::time::{Instant, timeout};
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use super::super::slots::Slots;
+    use super::{Gate, Guests, GuestsParts, PATIENCE, meant_for, token};
+    use crate::api::apps::Apps;
     use crate::error::Reason;
+    use crate::store::{Store, StoreConfig};
+    use crate::tokens::Tokens;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_lasts_as_long_as_somebody_on_it_has_a_valid_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(StoreConfig::new(dir.path().join("data"))).unwrap();
+        let tasks = TaskTracker::new();
+        let starting = Tokens::start(store, 10, tasks.clone(), CancellationToken::new());
+        let tokens = starting.await.unwrap();
+        let guests = || {
+            Guests::new(GuestsParts {
+                gate: Gate::new(tokens.clone(), 7443),
+                apps: Apps::default(),
+                shares: Slots::new(2, 2).unwrap().shares(),
+                ended: CancellationToken::new(),
+                tasks: tasks.clone(),
+            })
+        };
+        let began = Instant::now();
+        guests().nobody().await;
+        assert_eq!(began.elapsed(), PATIENCE);
+
+        let (made, secret) = tokens.create("n".into(), Vec::new(), None).await.unwrap();
+        let guests = guests();
+        let mut request = Request::builder()
+            .uri("http://localhost:7443/a.B/C")
+            .header("authorization", format!("Bearer {}", secret.expose()))
+            .body(())
+            .unwrap();
+        let met = guests.meet(&mut request).unwrap();
+        assert_eq!(met.known.caller.bearer().unwrap().name, "n");
+        // Nobody behind the gate sees the token.
+        assert!(request.headers().is_empty());
+        let day = Duration::from_hours(24);
+        assert!(timeout(day, guests.nobody()).await.is_err());
+        tokens.revoke(made.bearer.id.as_str()).await.unwrap();
+        timeout(day, guests.nobody()).await.unwrap();
+        assert!(met.valid.unwrap().is_cancelled() && met.known.app.ended().is_cancelled());
+    }
 
     #[test]
     fn only_a_loopback_name_with_the_port_is_this_listener() {
