@@ -7,3 +7,4 @@ mod hostile;
 mod managing;
 mod operating;
 mod signing_in;
+mod tokens;

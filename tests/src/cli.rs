@@ -64,6 +64,7 @@ pub struct Invocation {
     arguments: Vec<String>,
     stdin: Option<String>,
     env: Vec<(String, String)>,
+    elsewhere: bool,
 }
 
 impl Invocation {
@@ -89,13 +90,20 @@ impl Invocation {
         self
     }
 
+    /// Without the variable that names the socket.
+    #[must_use]
+    pub fn elsewhere(mut self) -> Self {
+        self.elsewhere = true;
+        self
+    }
+
     fn variables(&self, socket: &Path) -> Vec<(String, String)> {
         let socket = socket.to_str().expect("a path is UTF-8");
         let path = std::env::var("PATH").expect("a PATH");
-        let mut all = vec![
-            ("PATH".to_owned(), path),
-            ("MCP_SIDECAR_SOCKET".to_owned(), socket.to_owned()),
-        ];
+        let mut all = vec![("PATH".to_owned(), path)];
+        if !self.elsewhere {
+            all.push(("MCP_SIDECAR_SOCKET".to_owned(), socket.to_owned()));
+        }
         all.extend(self.env.clone());
         all
     }

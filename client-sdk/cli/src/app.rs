@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use indicatif::ProgressBar;
-use mcp_sidecar_client::{AdminClient, Builder, Client};
+use mcp_sidecar_client::{AdminClient, Builder, Client, Token};
 
 use crate::exit::Outcome;
 use crate::out::{self, DIM, Format, styled};
@@ -28,6 +28,12 @@ pub(crate) struct Globals {
         hide_env_values = true
     )]
     pub(crate) socket: Option<std::path::PathBuf>,
+    /// The daemon's address, where its socket cannot be reached; with a token [default: MCP_SIDECAR_ADDRESS, without a socket]
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub(crate) address: Option<String>,
+    /// A file with the token for the address [default: MCP_SIDECAR_TOKEN, MCP_SIDECAR_TOKEN_FILE]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) token_file: Option<std::path::PathBuf>,
     /// The daemon's admin socket [default: the one beside its socket]
     #[arg(
         long,
@@ -99,7 +105,14 @@ impl App {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
         }
-        let client = self.builder().connect().await?;
+        let mut builder = self.builder();
+        if let Some(address) = &self.globals.address {
+            builder = builder.address(address);
+        }
+        if let Some(file) = &self.globals.token_file {
+            builder = builder.token(Token::from_file(file)?);
+        }
+        let client = builder.connect().await?;
         Ok(self.client.get_or_init(|| client).clone())
     }
 

@@ -45,6 +45,7 @@ impl Failure {
         match self {
             Self::Daemon(error) => match **error {
                 Error::Connect { .. } | Error::Transport { .. } => code::UNREACHABLE,
+                Error::Setting(_) => code::USAGE,
                 _ => code::REFUSED,
             },
             Self::Refused(_) => code::REFUSED,

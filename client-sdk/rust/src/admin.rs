@@ -11,9 +11,10 @@ use crate::client::duration;
 use crate::error::Result;
 use crate::proto::admin_service_client::AdminServiceClient;
 use crate::proto::{
-    DrainRequest, DrainResponse, GetStatusRequest, GetStatusResponse, ListAppsRequest,
-    ListAppsResponse, ReloadConfigRequest, ReloadConfigResponse, SetLogFilterRequest,
-    SetLogFilterResponse,
+    CreateAppTokenRequest, CreateAppTokenResponse, DrainRequest, DrainResponse, GetStatusRequest,
+    GetStatusResponse, ListAppTokensRequest, ListAppTokensResponse, ListAppsRequest,
+    ListAppsResponse, ReloadConfigRequest, ReloadConfigResponse, RevokeAppTokenRequest,
+    RevokeAppTokenResponse, SetLogFilterRequest, SetLogFilterResponse,
 };
 
 /// A connection to the daemon's admin socket, made with [`Builder::connect_admin`](crate::Builder::connect_admin). Cheap to
@@ -95,6 +96,51 @@ impl AdminClient {
     pub async fn reload_config(&self, validate_only: bool) -> Result<ReloadConfigResponse> {
         let request = self.request(ReloadConfigRequest { validate_only });
         Ok(self.admin().reload_config(request).await?.into_inner())
+    }
+
+    /// Makes a token for apps that come over TCP, with this name, for these namespaces (none: `default`), and for this time
+    /// (none: until it is revoked). The answer is the only place where it is ever shown.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdminClient`]; [`crate::Reason::INVALID_FIELD`], [`crate::Reason::TOO_MANY`].
+    pub async fn create_app_token(
+        &self,
+        name: impl Into<String>,
+        namespaces: Vec<String>,
+        lifetime: impl Into<Option<Duration>>,
+    ) -> Result<CreateAppTokenResponse> {
+        let request = self.request(CreateAppTokenRequest {
+            name: name.into(),
+            namespaces,
+            lifetime: lifetime.into().map(duration),
+        });
+        Ok(self.admin().create_app_token(request).await?.into_inner())
+    }
+
+    /// The tokens for apps that come over TCP, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdminClient`].
+    pub async fn list_app_tokens(&self) -> Result<ListAppTokensResponse> {
+        let request = self.request(ListAppTokensRequest {});
+        Ok(self.admin().list_app_tokens(request).await?.into_inner())
+    }
+
+    /// Makes a token useless, by its id; what is under way with it ends.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdminClient`]; [`crate::Reason::APP_TOKEN_NOT_FOUND`].
+    pub async fn revoke_app_token(
+        &self,
+        token_id: impl Into<String>,
+    ) -> Result<RevokeAppTokenResponse> {
+        let request = self.request(RevokeAppTokenRequest {
+            token_id: token_id.into(),
+        });
+        Ok(self.admin().revoke_app_token(request).await?.into_inner())
     }
 
     /// Lets the daemon stop, once what is under way has ended.

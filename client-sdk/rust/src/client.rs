@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tonic::Request;
-use tonic::transport::Channel;
 
 use crate::MAX_MESSAGE_BYTES;
 use crate::connect::Builder;
+use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::proto::auth_service_client::AuthServiceClient;
 use crate::proto::call_service_client::CallServiceClient;
@@ -29,7 +29,7 @@ use crate::updates::{UpdateFilter, Updates};
 /// daemon goes away.
 #[derive(Clone, Debug)]
 pub struct Client {
-    channel: Channel,
+    connection: Connection,
     namespace: String,
     deadline: Option<Duration>,
 }
@@ -41,8 +41,8 @@ macro_rules! raw_clients {
             $(
                 $(#[doc = $doc])+
                 #[must_use]
-                pub fn $name(&self) -> $client<Channel> {
-                    $client::new(self.channel.clone())
+                pub fn $name(&self) -> $client<Connection> {
+                    $client::new(self.connection.clone())
                         .max_decoding_message_size(MAX_MESSAGE_BYTES)
                         .max_encoding_message_size(MAX_MESSAGE_BYTES)
                 }
@@ -87,9 +87,13 @@ impl Client {
         Builder::default()
     }
 
-    pub(crate) fn new(channel: Channel, namespace: String, deadline: Option<Duration>) -> Self {
+    pub(crate) fn new(
+        connection: Connection,
+        namespace: String,
+        deadline: Option<Duration>,
+    ) -> Self {
         Self {
-            channel,
+            connection,
             namespace,
             deadline,
         }

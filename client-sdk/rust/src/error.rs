@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No daemon answered at any of the paths before the connect timeout was over.
+    /// No daemon answered at any of the paths, or at the address, before the connect timeout was over.
     #[error("no mcp-sidecar daemon answers; tried {}", Tried(.tried))]
     Connect {
         /// Each path in the order of the search, with its last error.
@@ -52,6 +52,9 @@ pub enum Error {
         #[source]
         source: Box<Status>,
     },
+    /// A setting of the client cannot be used: which one, and why.
+    #[error("{0}")]
+    Setting(String),
     /// The daemon's answer does not follow the contract.
     #[error("the daemon's answer does not follow the contract: {0}")]
     Contract(&'static str),
@@ -111,7 +114,7 @@ impl Error {
                 }
                 _ => false,
             },
-            Self::Contract(_) => false,
+            Self::Setting(_) | Self::Contract(_) => false,
         }
     }
 
@@ -274,6 +277,8 @@ reasons! {
     INVALID_FIELD;
     /// The caller may not use this namespace.
     CALLER_NOT_ALLOWED;
+    /// Over TCP every request needs a valid token.
+    APP_TOKEN_REQUIRED;
     /// The registration of the server keeps this tool from apps.
     TOOL_NOT_ALLOWED;
     /// The address policy refuses a destination.
@@ -292,6 +297,8 @@ reasons! {
     CALL_NOT_FOUND;
     /// No such request for an answer of a model, or its end is long past.
     SAMPLING_REQUEST_NOT_FOUND;
+    /// No such token of an app.
+    APP_TOKEN_NOT_FOUND;
     /// The wanted id belongs to another server.
     SERVER_ID_TAKEN;
     /// The MCP server wants the user to sign in.

@@ -21,7 +21,8 @@
 //!
 //! What this crate adds to the generated stubs:
 //!
-//! - it finds the daemon's socket and waits, for a bounded time, until the daemon answers ([`Builder`]);
+//! - it finds the daemon's socket, or takes an address and a token, and waits, for a bounded time, until the daemon answers
+//!   ([`Builder`]);
 //! - it fills in the namespace and the deadline, and walks through pages ([`Client`]);
 //! - errors carry the daemon's reason code and facts ([`Error`], [`Reason`]);
 //! - updates go on by themselves after a lost connection or a restart of the daemon ([`Updates`]);
@@ -36,6 +37,7 @@ mod admin;
 mod calls;
 mod client;
 mod connect;
+mod connection;
 mod error;
 mod handlers;
 #[cfg(feature = "json")]
@@ -55,7 +57,11 @@ mod updates;
 pub use admin::{AdminClient, admin_socket};
 pub use calls::{CallEvent, CallStream};
 pub use client::Client;
-pub use connect::{ADMIN_SOCKET_ENV, Builder, ConnectAttempt, SOCKET_ENV, socket_candidates};
+pub use connect::{
+    ADDRESS_ENV, ADMIN_SOCKET_ENV, Builder, ConnectAttempt, SOCKET_ENV, TOKEN_ENV, TOKEN_FILE_ENV,
+    socket_candidates,
+};
+pub use connection::{Connection, Token};
 pub use error::{Error, Reason, Result, Violation};
 pub use handlers::{Answer, Question, QuestionHandlers, SamplingAnswer};
 #[cfg(feature = "json")]

@@ -12,9 +12,9 @@ use futures_core::stream::BoxStream;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use prost_types::Timestamp;
-use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
+use crate::connection::Connection;
 use crate::error::{Error, Reason, Result};
 use crate::proto::update_service_client::UpdateServiceClient;
 use crate::proto::{
@@ -110,7 +110,7 @@ pub struct Updates {
 }
 
 impl Updates {
-    pub(crate) fn new(client: UpdateServiceClient<Channel>, filter: UpdateFilter) -> Self {
+    pub(crate) fn new(client: UpdateServiceClient<Connection>, filter: UpdateFilter) -> Self {
         let state = State {
             client,
             request: StreamUpdatesRequest {
@@ -156,7 +156,7 @@ impl fmt::Debug for Updates {
 }
 
 struct State {
-    client: UpdateServiceClient<Channel>,
+    client: UpdateServiceClient<Connection>,
     /// `resume_token` is that of the last update that was handed out.
     request: StreamUpdatesRequest,
     link: Option<Streaming<StreamUpdatesResponse>>,

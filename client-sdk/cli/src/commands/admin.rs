@@ -47,6 +47,9 @@ fn facts(status: &GetStatusResponse) -> Outcome {
     }
     table.fact("Socket", &status.app_socket);
     table.fact("Admin socket", &status.admin_socket);
+    if !status.tcp_address.is_empty() {
+        table.fact("Address", &status.tcp_address);
+    }
     table.fact("Configuration", &status.config_file);
     table.fact("Data", &status.data_dir);
     let until = show::time(status.log_filter_until.as_ref());
@@ -102,16 +105,22 @@ pub(crate) async fn apps(app: &App) -> Outcome {
 }
 
 fn table(answer: &ListAppsResponse) -> Outcome {
-    let mut table = Table::new(&["PROGRAM", "PID", "UID", "SINCE", "REQUESTS", "FOLLOWS"]);
+    let mut table = Table::new(&["APP", "PID", "UID", "SINCE", "REQUESTS", "FOLLOWS"]);
     for app in &answer.apps {
         let program = match app.socket() {
             AppSocket::Admin => format!("{} (admin)", app.program),
+            AppSocket::Tcp => format!("{} (token)", app.token_name),
             _ => app.program.clone(),
+        };
+        // Of whoever bears a token nothing else is known.
+        let known = |number: &dyn std::fmt::Display| match app.socket() {
+            AppSocket::Tcp => String::new(),
+            _ => number.to_string(),
         };
         table.row([
             &program,
-            &app.pid.to_string(),
-            &app.uid.to_string(),
+            &known(&app.pid),
+            &known(&app.uid),
             &show::time(app.connect_time.as_ref()),
             &app.rpcs_under_way.to_string(),
             &follows(app),

@@ -8,6 +8,7 @@ mod questions;
 mod resources;
 mod servers;
 mod spec;
+mod tokens;
 mod tools;
 mod watch;
 
@@ -64,6 +65,9 @@ pub(crate) enum Command {
     Status,
     /// List the connections of apps
     Apps,
+    /// Make, list and revoke tokens, for apps that reach the daemon over TCP
+    #[command(subcommand, visible_alias = "token")]
+    Tokens(tokens::Tokens),
     /// Set what the daemon logs
     LogFilter(admin::LogFilter),
     /// Have the daemon read its configuration again
@@ -92,6 +96,7 @@ pub(crate) async fn run(command: Command, app: &App) -> Outcome {
         Command::Watch(command) => watch::run(command, app).await,
         Command::Status => admin::status(app).await,
         Command::Apps => admin::apps(app).await,
+        Command::Tokens(command) => tokens::run(command, app).await,
         Command::LogFilter(command) => admin::log_filter(command, app).await,
         Command::Reload(command) => admin::reload(command, app).await,
         Command::Drain => admin::drain(app).await,
