@@ -2,10 +2,11 @@
 //! namespaces that it names.
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use mcp_sidecar_tests::daemon::programs;
 use mcp_sidecar_tests::fake::showcase;
 use mcp_sidecar_tests::fake_auth::planted::plant;
 use mcp_sidecar_tests::peers::install::installed;
-use mcp_sidecar_tests::peers::programs::{need, run};
+use mcp_sidecar_tests::peers::programs::{blocks, need, run};
 use mcp_sidecar_tests::prelude::*;
 use mcp_sidecar_tests::process::workspace_dir;
 use mcp_sidecar_tests::v1::Isolation;
@@ -642,4 +643,47 @@ async fn a_token_means_nothing_on_the_socket() {
     let daemon = by_tcp().start().await;
     let app = daemon.clients().await.bearing("mcps_nonsense");
     assert!(lists(&app).await.is_ok());
+}
+
+#[tokio::test]
+async fn what_the_readme_says_of_it_is_so() {
+    need("the README's way over TCP", &[("go", "version")]);
+    let readme = std::fs::read_to_string(workspace_dir().join("README.md")).unwrap();
+    let (_, section) = readme
+        .split_once("\n## If a client cannot reach the socket\n")
+        .unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let page = place.path().join("section.md");
+    std::fs::write(&page, section).unwrap();
+    let [config, commands] = ["toml", "sh"].map(|language| blocks(&page, language));
+    let written = "127.0.0.1:7443";
+    assert_eq!(config, [format!("[tcp]\nlisten = \"{written}\"\n")]);
+
+    let daemon = by_tcp().start().await;
+    let fake = FakeMcp::modern().tool(tool("of-the-readme")).start().await;
+    let app = daemon.clients().await;
+    app.add("s", http_spec("S", &fake.url())).await.unwrap();
+    app.wait_for("s", ConnectionState::Ready).await;
+    let commands = commands
+        .concat()
+        .replace(written, &daemon.tcp_address().await);
+    let mut path = programs().await.as_os_str().to_owned();
+    path.push(":");
+    path.push(installed("grpcurl").await);
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-euc", &commands])
+        .current_dir(place.path())
+        .env("PATH", path)
+        .env("MCP_SIDECAR_SOCKET", daemon.socket());
+    let (success, said, errors) = run(&mut shell, "", PATIENCE).await;
+    assert!(success, "{errors}");
+    // By grpcurl and by the command line.
+    assert!(said.matches("of-the-readme").count() >= 2, "{said}");
+    assert_eq!(daemon.operator().await.app_tokens().await, []);
+    let token = std::fs::read_to_string(place.path().join("token")).unwrap();
+    refused(lists(&daemon.guest(token.trim_end()).await).await);
 }
