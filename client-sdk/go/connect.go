@@ -3,11 +3,13 @@ package sidecar
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +20,16 @@ import (
 
 // SocketEnv is the environment variable that names the socket.
 const SocketEnv = "MCP_SIDECAR_SOCKET"
+
+// AddressEnv is the environment variable that names the daemon's address, such as 127.0.0.1:7443, where its socket cannot be
+// reached.
+const AddressEnv = "MCP_SIDECAR_ADDRESS"
+
+// TokenEnv is the environment variable with the token for the address.
+const TokenEnv = "MCP_SIDECAR_TOKEN"
+
+// TokenFileEnv is the environment variable that names a file with the token.
+const TokenFileEnv = "MCP_SIDECAR_TOKEN_FILE"
 
 // MaxMessageBytes is the largest message in either direction, the daemon's own limit (limits.grpc_message_bytes).
 const MaxMessageBytes = 72 << 20
@@ -51,6 +63,8 @@ func candidates(env func(string) string) []string {
 
 type settings struct {
 	socket    string
+	address   string
+	token     string
 	namespace string
 	timeout   time.Duration
 	deadline  time.Duration
@@ -62,6 +76,14 @@ type Option func(*settings)
 
 // WithSocket sets the daemon's socket. Default: found, see [SocketCandidates].
 func WithSocket(path string) Option { return func(s *settings) { s.socket = path } }
+
+// WithAddress sets the daemon's address, such as 127.0.0.1:7443, where its socket cannot be reached; it needs a token, and wins over
+// a socket. Default: $MCP_SIDECAR_ADDRESS, unless a socket is given with an option or by $MCP_SIDECAR_SOCKET.
+func WithAddress(address string) Option { return func(s *settings) { s.address = address } }
+
+// WithToken sets the token for the address. Default: $MCP_SIDECAR_TOKEN, else what the file holds that $MCP_SIDECAR_TOKEN_FILE
+// names.
+func WithToken(token string) Option { return func(s *settings) { s.token = token } }
 
 // WithNamespace sets the namespace of every request that names none. Default: the daemon's "default".
 func WithNamespace(namespace string) Option { return func(s *settings) { s.namespace = namespace } }
@@ -88,19 +110,16 @@ func Connect(ctx context.Context, options ...Option) (*Client, error) {
 	for _, option := range options {
 		option(&s)
 	}
-	paths := SocketCandidates()
-	if s.socket != "" {
-		paths = []string{s.socket}
+	if s.address == "" && s.socket == "" && os.Getenv(SocketEnv) == "" {
+		s.address = os.Getenv(AddressEnv)
 	}
-	path, err := find(ctx, paths, s.timeout)
+	target, way, err := s.target(ctx)
 	if err != nil {
 		return nil, err
 	}
 	quick := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 	dial := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// grpc-go sends this for a unix: target by itself; it is set here so that it stays so.
-		grpc.WithAuthority("localhost"),
 		grpc.WithUserAgent("mcp-sidecar-client-go/" + Version),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
@@ -110,23 +129,87 @@ func Connect(ctx context.Context, options ...Option) (*Client, error) {
 			grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes)),
 		grpc.WithChainUnaryInterceptor(s.unary),
 		grpc.WithChainStreamInterceptor(s.stream),
-	}, s.dial...)
-	conn, err := grpc.NewClient("unix:"+path, dial...)
+	}, append(way, s.dial...)...)
+	conn, err := grpc.NewClient(target, dial...)
 	if err != nil {
 		return nil, err
 	}
 	return newClient(conn, &s), nil
 }
 
-// find returns the first path behind which somebody listens.
-func find(ctx context.Context, paths []string, timeout time.Duration) (string, error) {
+// target finds the daemon: the target, and what is needed to get there.
+func (s *settings) target(ctx context.Context) (string, []grpc.DialOption, error) {
+	if s.address != "" {
+		token, err := givenToken(s.token, os.Getenv)
+		if err != nil {
+			return "", nil, err
+		}
+		if host, port, err := net.SplitHostPort(s.address); err != nil || host == "" || port == "" {
+			return "", nil, fmt.Errorf(
+				"`%s` is no address of a daemon; write host and port, such as `127.0.0.1:7443`", s.address)
+		}
+		// Never through a proxy: the token is for the daemon.
+		way := []grpc.DialOption{grpc.WithPerRPCCredentials(token), grpc.WithNoProxy()}
+		_, err = find(ctx, "tcp", []string{s.address}, s.timeout)
+		return s.address, way, err
+	}
+	paths := SocketCandidates()
+	if s.socket != "" {
+		paths = []string{s.socket}
+	}
+	path, err := find(ctx, "unix", paths, s.timeout)
+	// grpc-go sends this for a unix: target by itself; it is set here so that it stays so.
+	return "unix:" + path, []grpc.DialOption{grpc.WithAuthority("localhost")}, err
+}
+
+// bearer is a token, which every request brings. It is not printed.
+type bearer struct{ token string }
+
+// GetRequestMetadata is what a request brings.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token}, nil
+}
+
+// RequireTransportSecurity says that a loopback connection is enough.
+func (bearer) RequireTransportSecurity() bool { return false }
+
+// String and GoString keep the token from being printed.
+func (bearer) String() string   { return "***" }
+func (bearer) GoString() string { return "***" }
+
+// givenToken is the token that was given, or the one of the environment.
+func givenToken(token string, env func(string) string) (bearer, error) {
+	if token == "" {
+		token = env(TokenEnv)
+	}
+	if file := env(TokenFileEnv); token == "" && file != "" {
+		read, err := os.ReadFile(file)
+		if err != nil {
+			return bearer{}, fmt.Errorf("the token cannot be read: %w", err)
+		}
+		token = string(read)
+	}
+	if token == "" {
+		return bearer{}, fmt.Errorf("over TCP the daemon wants a token: give one, or set %s or %s; "+
+			"`mcp-sidecar tokens create` makes one", TokenEnv, TokenFileEnv)
+	}
+	token = strings.TrimRight(token, "\r\n")
+	invisible := func(r rune) bool { return r < '!' || r > '~' }
+	if token == "" || strings.ContainsFunc(token, invisible) {
+		return bearer{}, errors.New("the token is none; `mcp-sidecar tokens create` makes one")
+	}
+	return bearer{token}, nil
+}
+
+// find returns the first path, or address, behind which somebody listens.
+func find(ctx context.Context, network string, paths []string, timeout time.Duration) (string, error) {
 	end := time.Now().Add(timeout)
 	for delay := firstDelay; ; delay = min(2*delay, maxDelay) {
 		failure := &ConnectError{}
 		hopeless := true
 		for _, path := range paths {
 			dialer := net.Dialer{Timeout: max(time.Until(end), firstDelay)}
-			conn, err := dialer.DialContext(ctx, "unix", path)
+			conn, err := dialer.DialContext(ctx, network, path)
 			if err == nil {
 				_ = conn.Close()
 				return path, nil

@@ -114,9 +114,9 @@ func FromError(err error) error {
 	return decoded
 }
 
-// ConnectAttempt is a path that was tried, and its last error.
+// ConnectAttempt is a place that was tried, and its last error.
 type ConnectAttempt struct {
-	// Path is where the socket was looked for.
+	// Path is where the socket was looked for; or the address.
 	Path string
 	// Err says why it does not work.
 	Err error

@@ -14,7 +14,7 @@ fn scraped() -> mcp_sidecar_tests::daemon::Builder {
 }
 
 /// Where a daemon serves its figures, by its log.
-fn address(daemon: &TestDaemon) -> String {
+pub(crate) fn address(daemon: &TestDaemon) -> String {
     let log = daemon.log();
     let line = log
         .lines()

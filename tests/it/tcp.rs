@@ -1,6 +1,8 @@
 //! The listener over TCP, for apps that cannot reach the socket: who has a token comes in, as whom the token says, and into the
 //! namespaces that it names.
 
+mod sdks;
+
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use mcp_sidecar_tests::daemon::programs;
 use mcp_sidecar_tests::fake::showcase;
@@ -140,7 +142,11 @@ async fn plain_stubs_and_a_token_are_enough() {
 
 #[tokio::test]
 async fn nothing_is_served_without_a_valid_token() {
-    let daemon = by_tcp().start().await;
+    let daemon = by_tcp()
+        .audited()
+        .set("metrics.listen", "127.0.0.1:0")
+        .start()
+        .await;
     let operator = daemon.operator().await;
     let (token, id) = operator.token("good", &[]).await;
     assert!(lists(&daemon.guest(&token).await).await.is_ok());
@@ -166,6 +172,7 @@ async fn nothing_is_served_without_a_valid_token() {
         let facts = refused(lists(&app).await);
         assert!(!facts.message.contains(&token), "{facts:?}");
         refused(app.try_updates("").await.map(drop));
+        refused(app.remove("s").await);
         refused(app.status_of_health().await);
         refused(app.reflected().await);
         // What there is not is not told apart from what there is.
@@ -180,7 +187,33 @@ async fn nothing_is_served_without_a_valid_token() {
     app.reflected().await.unwrap();
     let error = app.admin().get_status(v1::GetStatusRequest {}).await;
     assert_eq!(error.unwrap_err().code(), Code::Unimplemented);
+
+    // Refusals are counted, and told in the log once for all of them; there is nobody to be audited.
     daemon.log_holds("requests over TCP were refused").await;
+    assert_eq!(daemon.log().matches("over TCP were refused").count(), 1);
+    let page = reqwest::get(format!(
+        "http://{}/metrics",
+        crate::metrics::address(&daemon)
+    ));
+    let page = within("the page", page)
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    let refused = page.lines().find(|line| {
+        line.contains("ServerService/ListServers") && line.contains("UNAUTHENTICATED")
+    });
+    assert!(refused.is_some(), "{page}");
+    app.remove("s").await.unwrap_err();
+    let last = daemon.audit_of("the last one", |it| it["event"] == "remove_server");
+    assert_eq!(last.await["token_name"], "good");
+    let events: Vec<_> = daemon
+        .audit()
+        .iter()
+        .map(|it| it["event"].clone())
+        .collect();
+    assert_eq!(events, ["create_app_token", "remove_server"]);
 }
 
 trait Infrastructure {

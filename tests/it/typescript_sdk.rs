@@ -12,7 +12,7 @@ use mcp_sidecar_tests::process::workspace_dir;
 use tokio::process::Command;
 
 /// Puts the programs of a story into a place of their own within the project, and compiles them there.
-async fn compiled(programs: Vec<(String, String)>) -> (tempfile::TempDir, PathBuf) {
+pub(crate) async fn compiled(programs: Vec<(String, String)>) -> (tempfile::TempDir, PathBuf) {
     tokio::task::spawn_blocking(move || {
         let app = typescript_app();
         let place = tempfile::tempdir_in(&app).unwrap();

@@ -1,10 +1,12 @@
 /** The client: one method per RPC, with namespace and deadline filled in. */
 
-import type { ChannelCredentials, Client as Channel, ClientOptions } from "@grpc/grpc-js";
+import type { ChannelCredentials, Client as Channel, ClientOptions, Interceptor } from "@grpc/grpc-js";
 import { credentials } from "@grpc/grpc-js";
 
 import { type CallEvent, duration, toolCall, type ToolCallInit } from "./calls.js";
-import { findSocket, openChannel, socketCandidates } from "./connect.js";
+import {
+  addressOf, bearing, findAddress, findSocket, openChannel, openTcpChannel, socketCandidates,
+} from "./connect.js";
 import { ConnectionLostError, ContractError } from "./errors.js";
 import { toJsonText } from "./json.js";
 import * as pb from "./proto.js";
@@ -18,6 +20,15 @@ import { jittered, pause } from "./wait.js";
 export interface ConnectOptions {
   /** The daemon's socket. Default: found, see {@link socketCandidates}. */
   socket?: string;
+  /**
+   * The daemon's address, such as `127.0.0.1:7443`, where its socket cannot be reached; it needs a token, and wins over a socket.
+   * Default: `$MCP_SIDECAR_ADDRESS`, unless a socket is given here or by `$MCP_SIDECAR_SOCKET`.
+   */
+  address?: string;
+  /** The token for the address. Default: that in `tokenFile`, else `$MCP_SIDECAR_TOKEN`, else that in `$MCP_SIDECAR_TOKEN_FILE`. */
+  token?: string;
+  /** A file with the token. */
+  tokenFile?: string;
   /** The namespace of every request that names none. Default: the daemon's `default`. */
   namespace?: string;
   /** How long to go on trying, in milliseconds, with a back-off of at most half a second. Default: 5000. 0: once. */
@@ -49,28 +60,39 @@ export class Client implements AsyncDisposable, Disposable {
   readonly namespace: string;
   readonly #channel: Channel;
   readonly #deadlineMs: number | undefined;
+  readonly #bearer: Interceptor | undefined;
 
-  private constructor(channel: Channel, namespace: string, deadlineMs: number | undefined) {
+  private constructor(channel: Channel, namespace: string, deadlineMs: number | undefined, bearer: Interceptor | undefined) {
     this.#channel = channel;
+    this.#bearer = bearer;
     this.namespace = namespace;
     this.#deadlineMs = deadlineMs;
   }
 
-  /** Connects to the daemon of this host. Throws `ConnectError`, which names every path that was tried. */
+  /**
+   * Connects to the daemon of this host. Throws `ConnectError`, which names every path that was tried, and `TypeError` for what is
+   * no address or no token.
+   */
   static async connect(options: ConnectOptions = {}): Promise<Client> {
+    const address = options.address ?? (options.socket === undefined ? addressOf() : undefined);
+    if (address !== undefined) {
+      const bearer = bearing(options.token, options.tokenFile);
+      await findAddress(address, options.connectTimeoutMs ?? 5000, options.signal);
+      return new Client(openTcpChannel(address, bearer), options.namespace ?? "", options.deadlineMs, bearer);
+    }
     const paths = options.socket === undefined ? socketCandidates() : [options.socket];
     const path = await findSocket(paths, options.connectTimeoutMs ?? 5000, options.signal);
-    return new Client(openChannel(path), options.namespace ?? "", options.deadlineMs);
+    return new Client(openChannel(path), options.namespace ?? "", options.deadlineMs, undefined);
   }
 
   /** The same connection with another namespace. */
   withNamespace(namespace: string): Client {
-    return new Client(this.#channel, namespace, this.#deadlineMs);
+    return new Client(this.#channel, namespace, this.#deadlineMs, this.#bearer);
   }
 
   /** The same connection with another deadline for each request, or none. */
   withDeadline(deadlineMs: number | undefined): Client {
-    return new Client(this.#channel, this.namespace, deadlineMs);
+    return new Client(this.#channel, this.namespace, deadlineMs, this.#bearer);
   }
 
   /** Ends the connection, of every client that shares it; what is under way fails. */
@@ -90,7 +112,7 @@ export class Client implements AsyncDisposable, Disposable {
   /** A generated client on this connection, for what has no method here: `client.generated(pb.ToolServiceClient)`. */
   generated<T>(service: Generated<T>): T {
     const channel = this.#channel.getChannel() as ClientOptions["channelOverride"];
-    return new service("unix:", credentials.createInsecure(), { channelOverride: channel });
+    return new service("unix:", credentials.createInsecure(), { channelOverride: channel, ...(this.#bearer && { interceptors: [this.#bearer] }) });
   }
 
   #unary<Q, A>(method: Method<Q, A>, request: Q, options: RequestOptions): Promise<A> {

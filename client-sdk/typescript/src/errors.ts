@@ -84,9 +84,9 @@ export class ConnectionLostError extends SidecarError {
   }
 }
 
-/** A path that was tried, and what was wrong with it. */
+/** A place that was tried, and what was wrong with it. */
 export interface ConnectAttempt {
-  /** The path. */
+  /** The path; or the address. */
   path: string;
   /** Why it does not work. */
   error: Error;

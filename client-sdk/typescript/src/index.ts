@@ -12,7 +12,9 @@ export {
   type CallEvent, duration, type Duration, structuredOf, textOf, toMcpContent, type ToolCallInit,
 } from "./calls.js";
 export { Client, type ConnectOptions, type Listing } from "./client.js";
-export { CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, SOCKET_ENV, socketCandidates } from "./connect.js";
+export {
+  ADDRESS_ENV, CHANNEL_OPTIONS, MAX_MESSAGE_BYTES, SOCKET_ENV, socketCandidates, TOKEN_ENV, TOKEN_FILE_ENV,
+} from "./connect.js";
 export {
   type ConnectAttempt, ConnectError, ConnectionLostError, ContractError, errorFrom, type FieldViolation, SidecarError,
   type SidecarErrorFacts,

@@ -6,7 +6,15 @@ in `mcp_sidecar.proto`, and `rpc` names every request for `Client.invoke`.
 
 from . import _rpc as rpc
 from . import proto as proto
-from ._connect import MAX_MESSAGE_BYTES, SOCKET_ENV, channel_options, socket_candidates
+from ._connect import (
+    ADDRESS_ENV,
+    MAX_MESSAGE_BYTES,
+    SOCKET_ENV,
+    TOKEN_ENV,
+    TOKEN_FILE_ENV,
+    channel_options,
+    socket_candidates,
+)
 from ._json import Arguments
 from ._rpc import Rpc
 from ._version import VERSION as __version__
@@ -36,6 +44,7 @@ from .sync import CallIterator, Client, UpdateIterator
 from .updates import Bookmark, Deleted, Reset, ResetCause, SnapshotEnd, Update, Updates
 
 __all__ = [
+    "ADDRESS_ENV",
     "Accept",
     "AlreadyResolved",
     "Answer",
@@ -77,6 +86,8 @@ __all__ = [
     "SignInFailed",
     "SignInRequired",
     "SnapshotEnd",
+    "TOKEN_ENV",
+    "TOKEN_FILE_ENV",
     "Unavailable",
     "Update",
     "UpdateIterator",

@@ -18,7 +18,16 @@ from google.protobuf.message import Message
 
 from . import _rpc as rpc
 from . import proto as pb
-from ._connect import find, jittered, open_channel, socket_candidates
+from ._connect import (
+    Bearer,
+    find,
+    find_address,
+    find_token,
+    jittered,
+    open_channel,
+    open_tcp_channel,
+    socket_candidates,
+)
 from ._json import Arguments, to_json
 from ._rpc import Rpc
 from .calls import DEFAULT_OPTIONS, CallEvent, CallInfo, CallOptions, CallResult, CallStream, ToolRef, tool_call
@@ -87,18 +96,29 @@ class AsyncClient:
     Failed requests raise `SidecarError`. A task that is cancelled cancels its request, and a call with it.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, namespace: str, deadline: float | None, socket: Path) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        namespace: str,
+        deadline: float | None,
+        socket: Path | None,
+        bearer: Bearer | None = None,
+    ) -> None:
         self._channel, self._deadline = channel, deadline
+        self._metadata = bearer.metadata if bearer else ()
         self.namespace = namespace
         """The namespace of every request that names none. Empty: `default`."""
         self.socket = socket
-        """The daemon's socket."""
+        """The daemon's socket; none over TCP."""
 
     @classmethod
     async def connect(
         cls,
         socket: str | os.PathLike[str] | None = None,
         *,
+        address: str | None = None,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         namespace: str = "",
         connect_timeout: float = 5.0,
         deadline: float | None = None,
@@ -107,7 +127,17 @@ class AsyncClient:
 
         `connect_timeout` bounds the wait, in seconds; with 0 each path is tried once. `deadline` is that of every request,
         updates excepted; by default only the daemon's own timeouts apply. Raises `ConnectFailed`, which names every path.
+
+        Where the socket cannot be reached, `address` is the daemon's, such as `127.0.0.1:7443` (else `$MCP_SIDECAR_ADDRESS`,
+        unless there is a socket), and needs a token: `token`, or that in `token_file`, else `$MCP_SIDECAR_TOKEN` or that in
+        `$MCP_SIDECAR_TOKEN_FILE`. Raises `ValueError` for what is no address or no token.
         """
+        if address is None and socket is None:
+            address = find_address()
+        if address is not None:
+            bearer = find_token(token, token_file)
+            await find([address], connect_timeout)
+            return cls(open_tcp_channel(address), namespace, deadline, None, bearer)
         paths = socket_candidates() if socket is None else [Path(socket)]
         path = await find(paths, connect_timeout)
         return cls(open_channel(path), namespace, deadline, path)
@@ -136,7 +166,8 @@ class AsyncClient:
             response_deserializer=method.response.FromString,
         )
         try:
-            answer: R = await make(request, timeout=self._deadline if timeout is None else timeout)
+            bound = self._deadline if timeout is None else timeout
+            answer: R = await make(request, timeout=bound, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
         return answer
@@ -285,7 +316,8 @@ class AsyncClient:
             request_serializer=pb.CallToolStreamRequest.SerializeToString,
             response_deserializer=pb.CallToolStreamResponse.FromString,
         )
-        return CallStream(make(request, timeout=self._deadline if options.timeout is None else options.timeout))
+        bound = self._deadline if options.timeout is None else options.timeout
+        return CallStream(make(request, timeout=bound, metadata=self._metadata))
 
     async def start_call(
         self, server_id: str, tool: str, arguments: Arguments = None, *, options: CallOptions = DEFAULT_OPTIONS
@@ -374,7 +406,8 @@ class AsyncClient:
         """Follows every change, over restarts of the daemon. With the token of an update that was handled, also by an earlier
         process, it goes on right behind it; else it starts with a snapshot."""
         named = namespaces or ([self.namespace] if self.namespace else [])
-        return Updates(self._channel, update_request(named, server_ids, kinds, resume_token, can_answer))
+        request = update_request(named, server_ids, kinds, resume_token, can_answer)
+        return Updates(self._channel, request, self._metadata)
 
     def answer_questions(self, handlers: Handlers) -> Answerer:
         """Answers questions of servers with functions, while in `async with`."""

@@ -161,6 +161,9 @@ class Client:
         cls,
         socket: str | os.PathLike[str] | None = None,
         *,
+        address: str | None = None,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         namespace: str = "",
         connect_timeout: float = 5.0,
         deadline: float | None = None,
@@ -168,7 +171,13 @@ class Client:
         """Finds the daemon and waits until it answers; see `AsyncClient.connect`."""
         loop = _Loop.get()
         connecting = AsyncClient.connect(
-            socket, namespace=namespace, connect_timeout=connect_timeout, deadline=deadline
+            socket,
+            address=address,
+            token=token,
+            token_file=token_file,
+            namespace=namespace,
+            connect_timeout=connect_timeout,
+            deadline=deadline,
         )
         return cls(loop, loop.run(connecting))
 

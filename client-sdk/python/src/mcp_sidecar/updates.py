@@ -94,13 +94,18 @@ class Updates(AsyncIterator[Update]):
     A wait that is cancelled loses nothing. `aclose`, or leaving `async with`, ends the stream.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, request: pb.StreamUpdatesRequest) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        request: pb.StreamUpdatesRequest,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self._open = channel.unary_stream(
             STREAM_UPDATES.path,
             request_serializer=pb.StreamUpdatesRequest.SerializeToString,
             response_deserializer=pb.StreamUpdatesResponse.FromString,
         )
-        self._request = request
+        self._request, self._metadata = request, metadata
         self._call: Any = None
         self._reading: asyncio.Future[Any] | None = None
         self._in_snapshot = False
@@ -168,7 +173,7 @@ class Updates(AsyncIterator[Update]):
             if self._pause:
                 await asyncio.sleep(self._pause)
                 self._pause = 0.0
-            self._call = self._open(self._request)
+            self._call = self._open(self._request, metadata=self._metadata)
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._call.read())
         reading = self._reading
