@@ -720,3 +720,25 @@ async fn what_the_readme_says_of_it_is_so() {
     let token = std::fs::read_to_string(place.path().join("token")).unwrap();
     refused(lists(&daemon.guest(token.trim_end()).await).await);
 }
+
+#[tokio::test]
+async fn connections_without_a_token_take_no_place_on_the_sockets() {
+    let daemon = by_tcp().set("limits.connections", 4).start().await;
+    let (token, _) = daemon.operator().await.token("t", &[]).await;
+    let address = daemon.tcp_address().await;
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    // Accepted in order, so this one finds all places taken.
+    let mut late = TcpStream::connect(&address).await.unwrap();
+    let closed = within("the end of the fifth", late.read(&mut [0])).await;
+    assert!(!matches!(closed, Ok(1..)), "{closed:?}");
+    daemon.log_holds("`limits.connections` are open").await;
+    lists(&daemon.clients().await).await.unwrap();
+    daemon.operator().await.status().await;
+    drop(silent);
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let guest = Clients::over(endpoint.connect_lazy()).bearing(&token);
+    eventually("a place", PATIENCE, async || lists(&guest).await.ok()).await;
+}
