@@ -214,6 +214,8 @@ pub struct LimitConfig {
     /// Calls that are under way or wait for answers, of all servers together; with more than that none is detached, named or
     /// laid to rest. Default 50,000; 100 to 1,000,000.
     pub calls: usize,
+    /// Calls that are under way on one stream of `CallTools`. Default 4,096; 1 to 65,536.
+    pub calls_per_stream: usize,
     /// Sessions of single apps with one server, where its registration isolates apps. Default 64; 1 to 4,096.
     pub sessions_per_server: usize,
     /// Registered servers, over all namespaces. Default 2,000; 1 to 100,000.
@@ -532,6 +534,7 @@ impl Default for LimitConfig {
             list_items: 10_000,
             calls_per_server: 512,
             calls: 50_000,
+            calls_per_stream: 4_096,
             sessions_per_server: 64,
             servers: 2_000,
             rounds: 10,

@@ -239,6 +239,8 @@ impl Daemon {
             inputs: inputs.clone(),
             store: store.clone(),
             calls: calls.clone(),
+            calls_per_stream: config.limits.calls_per_stream,
+            audit: audit.clone(),
             checker: Arc::new(Checker::new(check_limits(&config))),
             connect: config.timeouts.connect,
             wait_max: config.timeouts.wait_max,

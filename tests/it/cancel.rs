@@ -7,7 +7,7 @@ use mcp_sidecar_tests::v1::call_tool_stream_response::Event;
 use crate::streams::{both_eras, calls};
 
 /// Waits until the server knows that the call is over.
-async fn cancelled_upstream(fake: &FakeMcp, modern: bool, call: &Seen) {
+pub(crate) async fn cancelled_upstream(fake: &FakeMcp, modern: bool, call: &Seen) {
     if modern {
         fake.wait_dropped(call.index).await;
     } else {

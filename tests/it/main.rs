@@ -32,6 +32,7 @@ mod auth_sign_ins;
 mod auth_waiting;
 mod bad_authorization;
 mod bad_input;
+mod call_streams;
 mod calls;
 mod cancel;
 mod cli;

@@ -18,6 +18,7 @@
 pub mod asker;
 pub mod audience;
 pub mod audit;
+pub mod call_stream;
 pub mod calls;
 pub mod cgroup;
 pub mod cli;

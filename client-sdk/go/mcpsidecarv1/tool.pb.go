@@ -1465,6 +1465,256 @@ func (x *InputRequired) GetElicitationIds() []string {
 	return nil
 }
 
+// Request of ToolService.CallTools: something about one call of the stream.
+type CallToolsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The call, by a number that the app chooses; it may be used again when the response to the call has been sent. With a number
+	// that is in use a call ends the whole stream, with INVALID_ARGUMENT.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// What is wanted. Required: without it the response is `INVALID_FIELD`.
+	//
+	// Types that are valid to be assigned to Action:
+	//
+	//	*CallToolsRequest_Call
+	//	*CallToolsRequest_Cancel
+	Action isCallToolsRequest_Action `protobuf_oneof:"action"`
+	// Give up on the call after this time, counted from when the daemon reads the request, as with the deadline of an RPC: it
+	// ends with DEADLINE_EXCEEDED. More than 0, at most 24 hours. Absent: never; the call's own bounds hold all the same.
+	Deadline      *durationpb.Duration `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallToolsRequest) Reset() {
+	*x = CallToolsRequest{}
+	mi := &file_mcpsidecar_v1_tool_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallToolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallToolsRequest) ProtoMessage() {}
+
+func (x *CallToolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_tool_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallToolsRequest.ProtoReflect.Descriptor instead.
+func (*CallToolsRequest) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_tool_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *CallToolsRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *CallToolsRequest) GetAction() isCallToolsRequest_Action {
+	if x != nil {
+		return x.Action
+	}
+	return nil
+}
+
+func (x *CallToolsRequest) GetCall() *ToolCall {
+	if x != nil {
+		if x, ok := x.Action.(*CallToolsRequest_Call); ok {
+			return x.Call
+		}
+	}
+	return nil
+}
+
+func (x *CallToolsRequest) GetCancel() *CancelCallOfStream {
+	if x != nil {
+		if x, ok := x.Action.(*CallToolsRequest_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return nil
+}
+
+func (x *CallToolsRequest) GetDeadline() *durationpb.Duration {
+	if x != nil {
+		return x.Deadline
+	}
+	return nil
+}
+
+type isCallToolsRequest_Action interface {
+	isCallToolsRequest_Action()
+}
+
+type CallToolsRequest_Call struct {
+	// Make a call.
+	Call *ToolCall `protobuf:"bytes,2,opt,name=call,proto3,oneof"`
+}
+
+type CallToolsRequest_Cancel struct {
+	// Cancel the call, as if its RPC had been cancelled: it ends with `CANCELLED`, unless its result is on the way already. A
+	// number that is not in use is no error.
+	Cancel *CancelCallOfStream `protobuf:"bytes,3,opt,name=cancel,proto3,oneof"`
+}
+
+func (*CallToolsRequest_Call) isCallToolsRequest_Action() {}
+
+func (*CallToolsRequest_Cancel) isCallToolsRequest_Action() {}
+
+// Says that a call of a stream is to be cancelled.
+type CancelCallOfStream struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelCallOfStream) Reset() {
+	*x = CancelCallOfStream{}
+	mi := &file_mcpsidecar_v1_tool_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelCallOfStream) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelCallOfStream) ProtoMessage() {}
+
+func (x *CancelCallOfStream) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_tool_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelCallOfStream.ProtoReflect.Descriptor instead.
+func (*CancelCallOfStream) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_tool_proto_rawDescGZIP(), []int{19}
+}
+
+// Response of ToolService.CallTools: the end of one call.
+type CallToolsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number that the app gave the call.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// What came of it. Not set: it was detached, and has not ended yet.
+	//
+	// Types that are valid to be assigned to Outcome:
+	//
+	//	*CallToolsResponse_Result
+	//	*CallToolsResponse_Error
+	Outcome isCallToolsResponse_Outcome `protobuf_oneof:"outcome"`
+	// The call's id, as in CallToolResponse; empty if the call was refused before it began.
+	CallId        string `protobuf:"bytes,4,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallToolsResponse) Reset() {
+	*x = CallToolsResponse{}
+	mi := &file_mcpsidecar_v1_tool_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallToolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallToolsResponse) ProtoMessage() {}
+
+func (x *CallToolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mcpsidecar_v1_tool_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallToolsResponse.ProtoReflect.Descriptor instead.
+func (*CallToolsResponse) Descriptor() ([]byte, []int) {
+	return file_mcpsidecar_v1_tool_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CallToolsResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *CallToolsResponse) GetOutcome() isCallToolsResponse_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *CallToolsResponse) GetResult() *ToolResult {
+	if x != nil {
+		if x, ok := x.Outcome.(*CallToolsResponse_Result); ok {
+			return x.Result
+		}
+	}
+	return nil
+}
+
+func (x *CallToolsResponse) GetError() *CallError {
+	if x != nil {
+		if x, ok := x.Outcome.(*CallToolsResponse_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+func (x *CallToolsResponse) GetCallId() string {
+	if x != nil {
+		return x.CallId
+	}
+	return ""
+}
+
+type isCallToolsResponse_Outcome interface {
+	isCallToolsResponse_Outcome()
+}
+
+type CallToolsResponse_Result struct {
+	// The result.
+	Result *ToolResult `protobuf:"bytes,2,opt,name=result,proto3,oneof"`
+}
+
+type CallToolsResponse_Error struct {
+	// Why there is none: what the status of CallTool would have said.
+	Error *CallError `protobuf:"bytes,3,opt,name=error,proto3,oneof"`
+}
+
+func (*CallToolsResponse_Result) isCallToolsResponse_Outcome() {}
+
+func (*CallToolsResponse_Error) isCallToolsResponse_Outcome() {}
+
 var File_mcpsidecar_v1_tool_proto protoreflect.FileDescriptor
 
 const file_mcpsidecar_v1_tool_proto_rawDesc = "" +
@@ -1583,15 +1833,29 @@ const file_mcpsidecar_v1_tool_proto_rawDesc = "" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"8\n" +
 	"\rInputRequired\x12'\n" +
-	"\x0felicitation_ids\x18\x01 \x03(\tR\x0eelicitationIds*g\n" +
+	"\x0felicitation_ids\x18\x01 \x03(\tR\x0eelicitationIds\"\xd7\x01\n" +
+	"\x10CallToolsRequest\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12-\n" +
+	"\x04call\x18\x02 \x01(\v2\x17.mcpsidecar.v1.ToolCallH\x00R\x04call\x12;\n" +
+	"\x06cancel\x18\x03 \x01(\v2!.mcpsidecar.v1.CancelCallOfStreamH\x00R\x06cancel\x125\n" +
+	"\bdeadline\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bdeadlineB\b\n" +
+	"\x06action\"\x14\n" +
+	"\x12CancelCallOfStream\"\xb6\x01\n" +
+	"\x11CallToolsResponse\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x123\n" +
+	"\x06result\x18\x02 \x01(\v2\x19.mcpsidecar.v1.ToolResultH\x00R\x06result\x120\n" +
+	"\x05error\x18\x03 \x01(\v2\x18.mcpsidecar.v1.CallErrorH\x00R\x05error\x12\x17\n" +
+	"\acall_id\x18\x04 \x01(\tR\x06callIdB\t\n" +
+	"\aoutcome*g\n" +
 	"\x0eModelNameStyle\x12 \n" +
 	"\x1cMODEL_NAME_STYLE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15MODEL_NAME_STYLE_TOOL\x10\x01\x12\x18\n" +
-	"\x14MODEL_NAME_STYLE_MCP\x10\x022\x8b\x02\n" +
+	"\x14MODEL_NAME_STYLE_MCP\x10\x022\xdf\x02\n" +
 	"\vToolService\x12N\n" +
 	"\tListTools\x12\x1f.mcpsidecar.v1.ListToolsRequest\x1a .mcpsidecar.v1.ListToolsResponse\x12K\n" +
 	"\bCallTool\x12\x1e.mcpsidecar.v1.CallToolRequest\x1a\x1f.mcpsidecar.v1.CallToolResponse\x12_\n" +
-	"\x0eCallToolStream\x12$.mcpsidecar.v1.CallToolStreamRequest\x1a%.mcpsidecar.v1.CallToolStreamResponse0\x01B\xb2\x01\n" +
+	"\x0eCallToolStream\x12$.mcpsidecar.v1.CallToolStreamRequest\x1a%.mcpsidecar.v1.CallToolStreamResponse0\x01\x12R\n" +
+	"\tCallTools\x12\x1f.mcpsidecar.v1.CallToolsRequest\x1a .mcpsidecar.v1.CallToolsResponse(\x010\x01B\xb2\x01\n" +
 	"\x11com.mcpsidecar.v1B\tToolProtoP\x01Z=github.com/mcp-sidecar/mcp-sidecar/client-sdk/go/mcpsidecarv1\xa2\x02\x03MXX\xaa\x02\rMcpsidecar.V1\xca\x02\rMcpsidecar\\V1\xe2\x02\x19Mcpsidecar\\V1\\GPBMetadata\xea\x02\x0eMcpsidecar::V1b\x06proto3"
 
 var (
@@ -1607,7 +1871,7 @@ func file_mcpsidecar_v1_tool_proto_rawDescGZIP() []byte {
 }
 
 var file_mcpsidecar_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_mcpsidecar_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_mcpsidecar_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_mcpsidecar_v1_tool_proto_goTypes = []any{
 	(ModelNameStyle)(0),            // 0: mcpsidecar.v1.ModelNameStyle
 	(*Tool)(nil),                   // 1: mcpsidecar.v1.Tool
@@ -1628,25 +1892,29 @@ var file_mcpsidecar_v1_tool_proto_goTypes = []any{
 	(*CallStarted)(nil),            // 16: mcpsidecar.v1.CallStarted
 	(*TaskStatus)(nil),             // 17: mcpsidecar.v1.TaskStatus
 	(*InputRequired)(nil),          // 18: mcpsidecar.v1.InputRequired
-	(ConnectionState)(0),           // 19: mcpsidecar.v1.ConnectionState
-	(LogLevel)(0),                  // 20: mcpsidecar.v1.LogLevel
-	(*durationpb.Duration)(nil),    // 21: google.protobuf.Duration
-	(*ContentBlock)(nil),           // 22: mcpsidecar.v1.ContentBlock
+	(*CallToolsRequest)(nil),       // 19: mcpsidecar.v1.CallToolsRequest
+	(*CancelCallOfStream)(nil),     // 20: mcpsidecar.v1.CancelCallOfStream
+	(*CallToolsResponse)(nil),      // 21: mcpsidecar.v1.CallToolsResponse
+	(ConnectionState)(0),           // 22: mcpsidecar.v1.ConnectionState
+	(LogLevel)(0),                  // 23: mcpsidecar.v1.LogLevel
+	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
+	(*ContentBlock)(nil),           // 25: mcpsidecar.v1.ContentBlock
+	(*CallError)(nil),              // 26: mcpsidecar.v1.CallError
 }
 var file_mcpsidecar_v1_tool_proto_depIdxs = []int32{
 	2,  // 0: mcpsidecar.v1.Tool.annotations:type_name -> mcpsidecar.v1.ToolAnnotations
-	19, // 1: mcpsidecar.v1.ListingIssue.state:type_name -> mcpsidecar.v1.ConnectionState
-	19, // 2: mcpsidecar.v1.ListToolsRequest.states:type_name -> mcpsidecar.v1.ConnectionState
+	22, // 1: mcpsidecar.v1.ListingIssue.state:type_name -> mcpsidecar.v1.ConnectionState
+	22, // 2: mcpsidecar.v1.ListToolsRequest.states:type_name -> mcpsidecar.v1.ConnectionState
 	0,  // 3: mcpsidecar.v1.ListToolsRequest.model_name_style:type_name -> mcpsidecar.v1.ModelNameStyle
 	1,  // 4: mcpsidecar.v1.ListToolsResponse.tools:type_name -> mcpsidecar.v1.Tool
 	3,  // 5: mcpsidecar.v1.ListToolsResponse.issues:type_name -> mcpsidecar.v1.ListingIssue
-	20, // 6: mcpsidecar.v1.ToolCall.log_level:type_name -> mcpsidecar.v1.LogLevel
-	21, // 7: mcpsidecar.v1.ToolCall.timeout:type_name -> google.protobuf.Duration
-	21, // 8: mcpsidecar.v1.ToolCall.idle_timeout:type_name -> google.protobuf.Duration
-	22, // 9: mcpsidecar.v1.ToolResult.content:type_name -> mcpsidecar.v1.ContentBlock
+	23, // 6: mcpsidecar.v1.ToolCall.log_level:type_name -> mcpsidecar.v1.LogLevel
+	24, // 7: mcpsidecar.v1.ToolCall.timeout:type_name -> google.protobuf.Duration
+	24, // 8: mcpsidecar.v1.ToolCall.idle_timeout:type_name -> google.protobuf.Duration
+	25, // 9: mcpsidecar.v1.ToolResult.content:type_name -> mcpsidecar.v1.ContentBlock
 	8,  // 10: mcpsidecar.v1.ToolResult.check:type_name -> mcpsidecar.v1.ResultCheck
 	9,  // 11: mcpsidecar.v1.ResultCheck.violations:type_name -> mcpsidecar.v1.SchemaViolation
-	20, // 12: mcpsidecar.v1.LogMessage.level:type_name -> mcpsidecar.v1.LogLevel
+	23, // 12: mcpsidecar.v1.LogMessage.level:type_name -> mcpsidecar.v1.LogLevel
 	6,  // 13: mcpsidecar.v1.CallToolRequest.call:type_name -> mcpsidecar.v1.ToolCall
 	7,  // 14: mcpsidecar.v1.CallToolResponse.result:type_name -> mcpsidecar.v1.ToolResult
 	6,  // 15: mcpsidecar.v1.CallToolStreamRequest.call:type_name -> mcpsidecar.v1.ToolCall
@@ -1656,17 +1924,24 @@ var file_mcpsidecar_v1_tool_proto_depIdxs = []int32{
 	18, // 19: mcpsidecar.v1.CallToolStreamResponse.input_required:type_name -> mcpsidecar.v1.InputRequired
 	7,  // 20: mcpsidecar.v1.CallToolStreamResponse.result:type_name -> mcpsidecar.v1.ToolResult
 	17, // 21: mcpsidecar.v1.CallToolStreamResponse.task:type_name -> mcpsidecar.v1.TaskStatus
-	4,  // 22: mcpsidecar.v1.ToolService.ListTools:input_type -> mcpsidecar.v1.ListToolsRequest
-	12, // 23: mcpsidecar.v1.ToolService.CallTool:input_type -> mcpsidecar.v1.CallToolRequest
-	14, // 24: mcpsidecar.v1.ToolService.CallToolStream:input_type -> mcpsidecar.v1.CallToolStreamRequest
-	5,  // 25: mcpsidecar.v1.ToolService.ListTools:output_type -> mcpsidecar.v1.ListToolsResponse
-	13, // 26: mcpsidecar.v1.ToolService.CallTool:output_type -> mcpsidecar.v1.CallToolResponse
-	15, // 27: mcpsidecar.v1.ToolService.CallToolStream:output_type -> mcpsidecar.v1.CallToolStreamResponse
-	25, // [25:28] is the sub-list for method output_type
-	22, // [22:25] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	6,  // 22: mcpsidecar.v1.CallToolsRequest.call:type_name -> mcpsidecar.v1.ToolCall
+	20, // 23: mcpsidecar.v1.CallToolsRequest.cancel:type_name -> mcpsidecar.v1.CancelCallOfStream
+	24, // 24: mcpsidecar.v1.CallToolsRequest.deadline:type_name -> google.protobuf.Duration
+	7,  // 25: mcpsidecar.v1.CallToolsResponse.result:type_name -> mcpsidecar.v1.ToolResult
+	26, // 26: mcpsidecar.v1.CallToolsResponse.error:type_name -> mcpsidecar.v1.CallError
+	4,  // 27: mcpsidecar.v1.ToolService.ListTools:input_type -> mcpsidecar.v1.ListToolsRequest
+	12, // 28: mcpsidecar.v1.ToolService.CallTool:input_type -> mcpsidecar.v1.CallToolRequest
+	14, // 29: mcpsidecar.v1.ToolService.CallToolStream:input_type -> mcpsidecar.v1.CallToolStreamRequest
+	19, // 30: mcpsidecar.v1.ToolService.CallTools:input_type -> mcpsidecar.v1.CallToolsRequest
+	5,  // 31: mcpsidecar.v1.ToolService.ListTools:output_type -> mcpsidecar.v1.ListToolsResponse
+	13, // 32: mcpsidecar.v1.ToolService.CallTool:output_type -> mcpsidecar.v1.CallToolResponse
+	15, // 33: mcpsidecar.v1.ToolService.CallToolStream:output_type -> mcpsidecar.v1.CallToolStreamResponse
+	21, // 34: mcpsidecar.v1.ToolService.CallTools:output_type -> mcpsidecar.v1.CallToolsResponse
+	31, // [31:35] is the sub-list for method output_type
+	27, // [27:31] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_mcpsidecar_v1_tool_proto_init() }
@@ -1688,13 +1963,21 @@ func file_mcpsidecar_v1_tool_proto_init() {
 		(*CallToolStreamResponse_Result)(nil),
 		(*CallToolStreamResponse_Task)(nil),
 	}
+	file_mcpsidecar_v1_tool_proto_msgTypes[18].OneofWrappers = []any{
+		(*CallToolsRequest_Call)(nil),
+		(*CallToolsRequest_Cancel)(nil),
+	}
+	file_mcpsidecar_v1_tool_proto_msgTypes[20].OneofWrappers = []any{
+		(*CallToolsResponse_Result)(nil),
+		(*CallToolsResponse_Error)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mcpsidecar_v1_tool_proto_rawDesc), len(file_mcpsidecar_v1_tool_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	ToolService_ListTools_FullMethodName      = "/mcpsidecar.v1.ToolService/ListTools"
 	ToolService_CallTool_FullMethodName       = "/mcpsidecar.v1.ToolService/CallTool"
 	ToolService_CallToolStream_FullMethodName = "/mcpsidecar.v1.ToolService/CallToolStream"
+	ToolService_CallTools_FullMethodName      = "/mcpsidecar.v1.ToolService/CallTools"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -48,6 +49,17 @@ type ToolServiceClient interface {
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
 	// The same with progress, log messages, questions and the states of a task as they come, then exactly one result, last.
 	CallToolStream(ctx context.Context, in *CallToolStreamRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CallToolStreamResponse], error)
+	// Many calls over one stream, for apps that call often: a call costs about half of what it costs as an RPC of its own. Each
+	// call is as with CallTool, and all are under way at the same time. Every call gets exactly one response, as soon as it has
+	// ended: responses come in any order and have the number that the app gave the call. A call that fails ends with `error`, and
+	// the stream goes on.
+	//
+	// When the app has closed its side, the calls that are under way finish, then the stream ends. Cancelling the stream, its
+	// deadline, or losing it cancels every call of it that was not detached. A stream has at most `limits.calls_per_stream` calls
+	// under way, among them those whose responses the app has not read; one more gets RESOURCE_EXHAUSTED `TOO_MANY_CALLS`.
+	// When the daemon stops, it reads no more: calls that are under way have as long as those of CallTool, then the stream ends
+	// with UNAVAILABLE `DRAINING`; a call that has no response then was not made.
+	CallTools(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CallToolsRequest, CallToolsResponse], error)
 }
 
 type toolServiceClient struct {
@@ -97,6 +109,19 @@ func (c *toolServiceClient) CallToolStream(ctx context.Context, in *CallToolStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ToolService_CallToolStreamClient = grpc.ServerStreamingClient[CallToolStreamResponse]
 
+func (c *toolServiceClient) CallTools(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CallToolsRequest, CallToolsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ToolService_ServiceDesc.Streams[1], ToolService_CallTools_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CallToolsRequest, CallToolsResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ToolService_CallToolsClient = grpc.BidiStreamingClient[CallToolsRequest, CallToolsResponse]
+
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
@@ -121,6 +146,17 @@ type ToolServiceServer interface {
 	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
 	// The same with progress, log messages, questions and the states of a task as they come, then exactly one result, last.
 	CallToolStream(*CallToolStreamRequest, grpc.ServerStreamingServer[CallToolStreamResponse]) error
+	// Many calls over one stream, for apps that call often: a call costs about half of what it costs as an RPC of its own. Each
+	// call is as with CallTool, and all are under way at the same time. Every call gets exactly one response, as soon as it has
+	// ended: responses come in any order and have the number that the app gave the call. A call that fails ends with `error`, and
+	// the stream goes on.
+	//
+	// When the app has closed its side, the calls that are under way finish, then the stream ends. Cancelling the stream, its
+	// deadline, or losing it cancels every call of it that was not detached. A stream has at most `limits.calls_per_stream` calls
+	// under way, among them those whose responses the app has not read; one more gets RESOURCE_EXHAUSTED `TOO_MANY_CALLS`.
+	// When the daemon stops, it reads no more: calls that are under way have as long as those of CallTool, then the stream ends
+	// with UNAVAILABLE `DRAINING`; a call that has no response then was not made.
+	CallTools(grpc.BidiStreamingServer[CallToolsRequest, CallToolsResponse]) error
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -139,6 +175,9 @@ func (UnimplementedToolServiceServer) CallTool(context.Context, *CallToolRequest
 }
 func (UnimplementedToolServiceServer) CallToolStream(*CallToolStreamRequest, grpc.ServerStreamingServer[CallToolStreamResponse]) error {
 	return status.Error(codes.Unimplemented, "method CallToolStream not implemented")
+}
+func (UnimplementedToolServiceServer) CallTools(grpc.BidiStreamingServer[CallToolsRequest, CallToolsResponse]) error {
+	return status.Error(codes.Unimplemented, "method CallTools not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -208,6 +247,13 @@ func _ToolService_CallToolStream_Handler(srv interface{}, stream grpc.ServerStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ToolService_CallToolStreamServer = grpc.ServerStreamingServer[CallToolStreamResponse]
 
+func _ToolService_CallTools_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ToolServiceServer).CallTools(&grpc.GenericServerStream[CallToolsRequest, CallToolsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ToolService_CallToolsServer = grpc.BidiStreamingServer[CallToolsRequest, CallToolsResponse]
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -229,6 +275,12 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "CallToolStream",
 			Handler:       _ToolService_CallToolStream_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "CallTools",
+			Handler:       _ToolService_CallTools_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "mcpsidecar/v1/tool.proto",

@@ -123,6 +123,11 @@ impl Client {
         &self.namespace
     }
 
+    /// The deadline of each request.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.deadline
+    }
+
     /// Fills in the deadline (`grpc-timeout`).
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);

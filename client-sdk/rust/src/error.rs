@@ -80,6 +80,18 @@ impl Violation {
 }
 
 impl Error {
+    /// The deadline of a request is over, by the app's own clock.
+    pub(crate) fn late(message: &str) -> Self {
+        Self::Status {
+            code: Code::DeadlineExceeded,
+            reason: Reason::DEADLINE_EXCEEDED,
+            message: message.to_owned(),
+            violations: Vec::new(),
+            metadata: BTreeMap::new(),
+            retry_after: None,
+        }
+    }
+
     /// Everything that is wrong with the request, field by field, as far as the daemon said.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
@@ -152,14 +164,7 @@ impl From<Status> for Error {
         if let Some(source) = status.source() {
             if has_cause::<tonic::TimeoutExpired>(source) {
                 // tonic ends a late request with CANCELLED of its own; to the app it is the deadline.
-                return Self::Status {
-                    code: Code::DeadlineExceeded,
-                    reason: Reason::DEADLINE_EXCEEDED,
-                    message: "the deadline of the request is over".to_owned(),
-                    violations: Vec::new(),
-                    metadata: BTreeMap::new(),
-                    retry_after: None,
-                };
+                return Self::late("the deadline of the request is over");
             }
             return Self::Transport {
                 sent: !has_cause::<tonic::ConnectError>(source),

@@ -25,6 +25,7 @@
 //!   ([`Builder`]);
 //! - it fills in the namespace and the deadline, and walks through pages ([`Client`]);
 //! - errors carry the daemon's reason code and facts ([`Error`], [`Reason`]);
+//! - an app that calls often makes its calls over one stream ([`ToolCalls`]);
 //! - updates go on by themselves after a lost connection or a restart of the daemon ([`Updates`]);
 //! - questions of servers are answered by callbacks ([`QuestionHandlers`]);
 //! - tools take the shapes of the APIs of language models, and the models' calls find the way back ([`ModelApi`]);
@@ -51,6 +52,7 @@ mod resources;
 mod sampling;
 mod servers;
 mod sign_in;
+mod tool_calls;
 mod tools;
 mod updates;
 
@@ -72,6 +74,7 @@ pub use models::{ModelApi, ModelToolCall};
 pub use requests::{Arguments, http_server, model_tool_call, stdio_server, tool_call};
 pub use resources::{ResourceChange, ResourceChanges};
 pub use sign_in::open_browser;
+pub use tool_calls::ToolCalls;
 pub use updates::{ResetCause, Update, UpdateEvent, UpdateFilter, Updates};
 
 /// The largest message in either direction: 72 MiB, the daemon's own limit (`limits.grpc_message_bytes`).

@@ -16,9 +16,10 @@ use mcp_sidecar_client::proto::tool_service_server::{ToolService, ToolServiceSer
 use mcp_sidecar_client::proto::update_service_server::{UpdateService, UpdateServiceServer};
 use mcp_sidecar_client::proto::{
     Bookmark, CallStarted, CallToolRequest, CallToolResponse, CallToolStreamRequest,
-    CallToolStreamResponse, ContentBlock, ListToolsRequest, ListToolsResponse, Server, SnapshotEnd,
-    StreamUpdatesRequest, StreamUpdatesResponse, TextContent, Tool, ToolResult, Upsert,
-    call_tool_stream_response, content_block, stream_updates_response as update, upsert,
+    CallToolStreamResponse, CallToolsRequest, CallToolsResponse, ContentBlock, ListToolsRequest,
+    ListToolsResponse, Server, SnapshotEnd, StreamUpdatesRequest, StreamUpdatesResponse,
+    TextContent, Tool, ToolResult, Upsert, call_tool_stream_response, content_block,
+    stream_updates_response as update, upsert,
 };
 use mcp_sidecar_client::{
     CallEvent, Client, Error, Reason, ResetCause, UpdateEvent, Updates, tool_call,
@@ -161,6 +162,15 @@ impl ToolService for Mock {
             .into_iter()
             .map(|event| Ok(CallToolStreamResponse { event }));
         Ok(Response::new(tokio_stream::iter(events).boxed()))
+    }
+
+    type CallToolsStream = Stream<CallToolsResponse>;
+
+    async fn call_tools(
+        &self,
+        _: Request<tonic::Streaming<CallToolsRequest>>,
+    ) -> Result<Response<Self::CallToolsStream>, Status> {
+        Err(Status::unimplemented("the stories call the daemon itself"))
     }
 }
 

@@ -54,12 +54,64 @@ impl Meter {
     }
 }
 
-/// A request body whose bytes count until it is dropped, which the gRPC library does once it has the message.
+/// A request body whose bytes count until the gRPC library has decoded the message that they belong to, and at the latest
+/// until it is dropped.
 #[derive(Debug)]
 pub(super) struct Metered<B> {
     inner: B,
     meters: [Meter; 2],
     used: usize,
+    /// How many of them belong to messages that have ended.
+    finished: usize,
+    frames: Frames,
+}
+
+/// Follows the messages in a body (gRPC over HTTP2, "Length-Prefixed-Message").
+#[derive(Debug, Default)]
+struct Frames {
+    /// How much of the prefix of the current message is there, and what.
+    seen: usize,
+    prefix: [u8; 5],
+    /// How much of the current message is missing, once its prefix is there.
+    missing: usize,
+}
+
+impl Frames {
+    /// Takes the next bytes, and tells how many of them belong to a message that has not ended with them; `None` if no
+    /// message has ended with them.
+    fn read(&mut self, mut bytes: &[u8]) -> Option<usize> {
+        let mut unfinished = None;
+        while !bytes.is_empty() {
+            let wanted = if self.seen < self.prefix.len() {
+                self.prefix.len() - self.seen
+            } else {
+                self.missing
+            };
+            let (now, rest) = bytes.split_at(wanted.min(bytes.len()));
+            bytes = rest;
+            if let Some(prefix) = self.prefix.get_mut(self.seen..)
+                && !prefix.is_empty()
+            {
+                prefix
+                    .iter_mut()
+                    .zip(now)
+                    .for_each(|(to, from)| *to = *from);
+                self.seen += now.len();
+                if self.seen < self.prefix.len() {
+                    break;
+                }
+                let [_, length @ ..] = self.prefix;
+                self.missing = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+            } else {
+                self.missing -= now.len();
+            }
+            if self.missing == 0 {
+                self.seen = 0;
+                unfinished = Some(bytes.len());
+            }
+        }
+        unfinished
+    }
 }
 
 impl<B> Metered<B> {
@@ -69,6 +121,8 @@ impl<B> Metered<B> {
             inner,
             meters,
             used: 0,
+            finished: 0,
+            frames: Frames::default(),
         }
     }
 
@@ -78,6 +132,22 @@ impl<B> Metered<B> {
         two.take(bytes).inspect_err(|_| one.give_back(bytes))?;
         self.used += bytes;
         Ok(())
+    }
+
+    fn read(&mut self, data: &[u8]) -> Result<(), Error> {
+        self.count(data.len())?;
+        if let Some(unfinished) = self.frames.read(data) {
+            self.finished = self.used - unfinished;
+        }
+        Ok(())
+    }
+
+    /// The library asks for more when it has decoded all that is whole.
+    fn give_back_finished(&mut self) {
+        for meter in &self.meters {
+            meter.give_back(self.finished);
+        }
+        self.used -= std::mem::take(&mut self.finished);
     }
 }
 
@@ -101,11 +171,12 @@ where
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.give_back_finished();
         let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx));
         Poll::Ready(frame.map(|frame| {
             let frame = frame.map_err(|cause| Status::from_error(cause.into()))?;
             if let Some(data) = frame.data_ref() {
-                self.count(data.len())?;
+                self.read(data)?;
             }
             Ok(frame)
         }))
@@ -137,5 +208,33 @@ mod tests {
         let mut other = Metered::new((), [Meter::new(10, "another app"), daemon.clone()]);
         assert!(other.count(6).is_err());
         assert!(other.count(5).is_ok());
+    }
+
+    #[test]
+    fn a_message_counts_until_more_is_asked_for_after_its_end() {
+        let meter = Meter::new(40, "the app");
+        let mut body = Metered::new((), [meter.clone(), Meter::new(100, "the daemon")]);
+        let message = |bytes: u8| {
+            let mut message = vec![0, 0, 0, 0, bytes];
+            message.resize(5 + usize::from(bytes), 7);
+            message
+        };
+        // However the bytes come: two messages, an empty one, and the beginning of a fourth.
+        let stream = [message(4), message(2), message(0), message(9)].concat();
+        let stream = &stream[..stream.len() - 3];
+        for size in 1..=stream.len() {
+            for chunk in stream.chunks(size) {
+                body.give_back_finished();
+                body.read(chunk).unwrap();
+            }
+            body.give_back_finished();
+            assert_eq!(body.used, 11, "in chunks of {size}");
+            body = Metered::new((), body.meters.clone());
+        }
+        // What is not finished is bounded.
+        assert!(body.read(&message(34)).is_ok());
+        assert!(body.read(&[0]).is_ok() && body.read(&[0]).is_err());
+        body.give_back_finished();
+        assert_eq!(body.used, 1);
     }
 }

@@ -9,6 +9,7 @@ mod approval;
 pub mod apps;
 pub mod auth;
 mod authorization;
+mod call_stream;
 pub mod calls;
 mod content;
 pub mod context;
@@ -52,6 +53,7 @@ use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
 use crate::access::Access;
+use crate::audit::Audit;
 use crate::auth::Auth;
 use crate::base::Namespace;
 use crate::calls::Calls;
@@ -107,6 +109,10 @@ pub struct Shared {
     pub store: Store,
     /// Makes calls.
     pub calls: Calls,
+    /// Most calls that are under way on one stream.
+    pub calls_per_stream: usize,
+    /// Where the calls of a stream are written down that are refused; RPCs are by themselves.
+    pub audit: Audit,
     /// Checks results of tools.
     pub checker: Arc<Checker>,
     /// Default bound on opening a connection.

@@ -20,7 +20,7 @@ use tracing::{Span, debug, info, warn};
 
 use super::gate::no_longer_valid;
 use super::meter::Metered;
-use super::status::refused_by_library;
+use super::status::explained;
 use crate::audit::{self, Audit, Trail};
 use crate::base::Clock;
 use crate::base::load::Counted;
@@ -118,7 +118,8 @@ impl Future for Rpc {
             }
         };
         let mut response = std::task::ready!(polled)?;
-        if let Some(status) = explained(response.headers()) {
+        let refused = Status::from_header_map(response.headers());
+        if let Some(status) = refused.as_ref().and_then(explained) {
             response = status.into_http();
         }
         let mut watch = this.watch.take();
@@ -132,12 +133,6 @@ impl Future for Rpc {
             bounds,
         })))
     }
-}
-
-/// The refusals of the gRPC library itself, with the details that every other error has.
-fn explained(headers: &HeaderMap) -> Option<Status> {
-    let status = Status::from_header_map(headers).filter(|status| status.details().is_empty())?;
-    refused_by_library(status.code(), status.message()).map(Status::from)
 }
 
 /// The status in headers or trailers.

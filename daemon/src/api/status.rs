@@ -151,6 +151,15 @@ pub fn to_call_error(error: &Error) -> v1::CallError {
     }
 }
 
+/// A refusal of the gRPC library itself, with the details that every other error has; `None` if it is none.
+#[must_use]
+pub fn explained(status: &Status) -> Option<Status> {
+    if !status.details().is_empty() {
+        return None;
+    }
+    refused_by_library(status.code(), status.message()).map(Status::from)
+}
+
 /// What the gRPC library means when it refuses a request before any service sees it. Errors of ours always have details, so
 /// a status without them is the library's.
 #[must_use]

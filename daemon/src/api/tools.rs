@@ -9,13 +9,13 @@ use mcp_sidecar_proto::v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 use v1::call_tool_stream_response::Event;
 use v1::tool_service_server::ToolService;
 
 use super::context::{RequestContext, bounded};
 use super::listing::Listing;
-use super::{Shared, content, convert, input};
+use super::{Shared, call_stream, content, convert, input};
 use crate::calls::{Answer, CallEvent, Prepared, Target, Terms};
 use crate::catalog::entry::Tool;
 use crate::catalog::names::Style;
@@ -30,7 +30,11 @@ const UNREAD: usize = 64;
 pub struct Tools(pub Shared);
 
 impl Tools {
-    fn prepare(
+    /// Understands a call; nothing is made yet.
+    ///
+    /// # Errors
+    /// `INVALID_FIELD`; `CALLER_NOT_ALLOWED`; what cannot be called.
+    pub(super) fn prepare(
         &self,
         call: Option<v1::ToolCall>,
         context: &RequestContext,
@@ -211,6 +215,18 @@ impl ToolService for Tools {
             .chain(last)
             .map(|event| event.map(|event| v1::CallToolStreamResponse { event: Some(event) }));
         Ok(Response::new(Box::pin(bounded(deadline, all))))
+    }
+
+    type CallToolsStream =
+        Pin<Box<dyn Stream<Item = Result<v1::CallToolsResponse, Status>> + Send>>;
+
+    async fn call_tools(
+        &self,
+        request: Request<Streaming<v1::CallToolsRequest>>,
+    ) -> Result<Response<Self::CallToolsStream>, Status> {
+        let context = RequestContext::of(&request)?;
+        let responses = call_stream::responses(self.clone(), context, request.into_inner());
+        Ok(Response::new(Box::pin(responses)))
     }
 }
 

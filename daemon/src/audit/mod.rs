@@ -63,7 +63,7 @@ const PACKAGE: &str = "/mcpsidecar.v1.";
 /// Longest name of an event, in bytes: a caller may ask for any method.
 const MAX_EVENT: usize = 64;
 /// The event of a call to a tool; those of other calls are named alike.
-const TOOL_CALL: &str = "tool_call";
+pub const TOOL_CALL: &str = "tool_call";
 const RESOURCE_READ: &str = "resource_read";
 const PROMPT_GET: &str = "prompt_get";
 /// The outcome of what went well.
@@ -80,7 +80,7 @@ pub fn event_of(path: &str) -> Option<String> {
     }
     let method = name.rsplit('/').next().unwrap_or_default();
     Some(match method {
-        "CallTool" | "CallToolStream" => TOOL_CALL.to_owned(),
+        "CallTool" | "CallToolStream" | "CallTools" => TOOL_CALL.to_owned(),
         "ReadResource" => RESOURCE_READ.to_owned(),
         "GetPrompt" => PROMPT_GET.to_owned(),
         other => snake_case(other),
@@ -257,6 +257,7 @@ mod tests {
                 "/mcpsidecar.v1.ToolService/CallToolStream",
                 Some("tool_call"),
             ),
+            ("/mcpsidecar.v1.ToolService/CallTools", Some("tool_call")),
             ("/mcpsidecar.v1.ServerService/AddServer", Some("add_server")),
             ("/mcpsidecar.v1.New/Do\"It", Some("do_it")),
         ] {

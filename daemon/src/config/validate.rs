@@ -171,6 +171,12 @@ fn counts(config: &Config, found: &mut Vec<Problem>) {
         ),
         ("limits.calls", limits.calls, 100, 1_000_000),
         (
+            "limits.calls_per_stream",
+            limits.calls_per_stream,
+            1,
+            65_536,
+        ),
+        (
             "limits.sessions_per_server",
             limits.sessions_per_server,
             1,

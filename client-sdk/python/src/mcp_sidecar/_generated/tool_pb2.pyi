@@ -743,3 +743,108 @@ class InputRequired(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InputRequired: _TypeAlias = InputRequired  # noqa: Y015
+
+@_typing.final
+class CallToolsRequest(_message.Message):
+    """Request of ToolService.CallTools: something about one call of the stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The call, by a number that the app chooses; it may be used again when the response to the call has been sent. With a number
+    that is in use a call ends the whole stream, with INVALID_ARGUMENT.
+    """
+    @_builtins.property
+    def call(self) -> Global___ToolCall:
+        """Make a call."""
+
+    @_builtins.property
+    def cancel(self) -> Global___CancelCallOfStream:
+        """Cancel the call, as if its RPC had been cancelled: it ends with `CANCELLED`, unless its result is on the way already. A
+        number that is not in use is no error.
+        """
+
+    @_builtins.property
+    def deadline(self) -> _duration_pb2.Duration:
+        """Give up on the call after this time, counted from when the daemon reads the request, as with the deadline of an RPC: it
+        ends with DEADLINE_EXCEEDED. More than 0, at most 24 hours. Absent: never; the call's own bounds hold all the same.
+        """
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        call: Global___ToolCall | None = ...,
+        cancel: Global___CancelCallOfStream | None = ...,
+        deadline: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "call", b"call", "cancel", b"cancel", "deadline", b"deadline"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "call", b"call", "cancel", b"cancel", "deadline", b"deadline", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["call", "cancel"]  # noqa: Y015
+    _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+
+Global___CallToolsRequest: _TypeAlias = CallToolsRequest  # noqa: Y015
+
+@_typing.final
+class CancelCallOfStream(_message.Message):
+    """Says that a call of a stream is to be cancelled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCallOfStream: _TypeAlias = CancelCallOfStream  # noqa: Y015
+
+@_typing.final
+class CallToolsResponse(_message.Message):
+    """Response of ToolService.CallTools: the end of one call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The number that the app gave the call."""
+    call_id: _builtins.str
+    """The call's id, as in CallToolResponse; empty if the call was refused before it began."""
+    @_builtins.property
+    def result(self) -> Global___ToolResult:
+        """The result."""
+
+    @_builtins.property
+    def error(self) -> _content_pb2.CallError:
+        """Why there is none: what the status of CallTool would have said."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        result: Global___ToolResult | None = ...,
+        error: _content_pb2.CallError | None = ...,
+        call_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "number", b"number", "outcome", b"outcome", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["result", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___CallToolsResponse: _TypeAlias = CallToolsResponse  # noqa: Y015

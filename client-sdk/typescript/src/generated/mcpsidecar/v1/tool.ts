@@ -7,9 +7,11 @@ import {
   type CallOptions,
   type ChannelCredentials,
   Client,
+  type ClientDuplexStream,
   type ClientOptions,
   type ClientReadableStream,
   type ClientUnaryCall,
+  type handleBidiStreamingCall,
   type handleServerStreamingCall,
   type handleUnaryCall,
   makeGenericClientConstructor,
@@ -18,7 +20,7 @@ import {
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
 import { Duration } from "../../google/protobuf/duration.js";
-import { ContentBlock, LogLevel, logLevelFromJSON, logLevelToNumber } from "./content.js";
+import { CallError, ContentBlock, LogLevel, logLevelFromJSON, logLevelToNumber } from "./content.js";
 import { ConnectionState, connectionStateFromJSON, connectionStateToNumber } from "./server.js";
 
 export const protobufPackage = "mcpsidecar.v1";
@@ -341,6 +343,53 @@ export interface TaskStatus {
 export interface InputRequired {
   /** The open questions; see ElicitationService. */
   elicitationIds: string[];
+}
+
+/** Request of ToolService.CallTools: something about one call of the stream. */
+export interface CallToolsRequest {
+  /**
+   * The call, by a number that the app chooses; it may be used again when the response to the call has been sent. With a number
+   * that is in use a call ends the whole stream, with INVALID_ARGUMENT.
+   */
+  number: bigint;
+  /** What is wanted. Required: without it the response is `INVALID_FIELD`. */
+  action:
+    | //
+    /** Make a call. */
+    { $case: "call"; value: ToolCall }
+    | //
+    /**
+     * Cancel the call, as if its RPC had been cancelled: it ends with `CANCELLED`, unless its result is on the way already. A
+     * number that is not in use is no error.
+     */
+    { $case: "cancel"; value: CancelCallOfStream }
+    | undefined;
+  /**
+   * Give up on the call after this time, counted from when the daemon reads the request, as with the deadline of an RPC: it
+   * ends with DEADLINE_EXCEEDED. More than 0, at most 24 hours. Absent: never; the call's own bounds hold all the same.
+   */
+  deadline: Duration | undefined;
+}
+
+/** Says that a call of a stream is to be cancelled. */
+export interface CancelCallOfStream {
+}
+
+/** Response of ToolService.CallTools: the end of one call. */
+export interface CallToolsResponse {
+  /** The number that the app gave the call. */
+  number: bigint;
+  /** What came of it. Not set: it was detached, and has not ended yet. */
+  outcome:
+    | //
+    /** The result. */
+    { $case: "result"; value: ToolResult }
+    | //
+    /** Why there is none: what the status of CallTool would have said. */
+    { $case: "error"; value: CallError }
+    | undefined;
+  /** The call's id, as in CallToolResponse; empty if the call was refused before it began. */
+  callId: string;
 }
 
 function createBaseTool(): Tool {
@@ -2077,6 +2126,267 @@ export const InputRequired: MessageFns<InputRequired> = {
   },
 };
 
+function createBaseCallToolsRequest(): CallToolsRequest {
+  return { number: 0n, action: undefined, deadline: undefined };
+}
+
+export const CallToolsRequest: MessageFns<CallToolsRequest> = {
+  encode(message: CallToolsRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.number !== 0n) {
+      if (BigInt.asUintN(64, message.number) !== message.number) {
+        throw new globalThis.Error("value provided for field message.number of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.number);
+    }
+    switch (message.action?.$case) {
+      case "call":
+        ToolCall.encode(message.action.value, writer.uint32(18).fork()).join();
+        break;
+      case "cancel":
+        CancelCallOfStream.encode(message.action.value, writer.uint32(26).fork()).join();
+        break;
+    }
+    if (message.deadline !== undefined) {
+      Duration.encode(message.deadline, writer.uint32(34).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CallToolsRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCallToolsRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.number = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.action = { $case: "call", value: ToolCall.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.action = { $case: "cancel", value: CancelCallOfStream.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.deadline = Duration.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CallToolsRequest>): CallToolsRequest {
+    return CallToolsRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CallToolsRequest>): CallToolsRequest {
+    const message = createBaseCallToolsRequest();
+    message.number = (object.number !== undefined && object.number !== null) ? BigInt(object.number) : 0n;
+    switch (object.action?.$case) {
+      case "call": {
+        if (object.action?.value !== undefined && object.action?.value !== null) {
+          message.action = { $case: "call", value: ToolCall.fromPartial(object.action.value) };
+        }
+        break;
+      }
+      case "cancel": {
+        if (object.action?.value !== undefined && object.action?.value !== null) {
+          message.action = { $case: "cancel", value: CancelCallOfStream.fromPartial(object.action.value) };
+        }
+        break;
+      }
+    }
+    message.deadline = (object.deadline !== undefined && object.deadline !== null)
+      ? Duration.fromPartial(object.deadline)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseCancelCallOfStream(): CancelCallOfStream {
+  return {};
+}
+
+export const CancelCallOfStream: MessageFns<CancelCallOfStream> = {
+  encode(_: CancelCallOfStream, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CancelCallOfStream {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCancelCallOfStream();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CancelCallOfStream>): CancelCallOfStream {
+    return CancelCallOfStream.fromPartial(base ?? {});
+  },
+  fromPartial(_: DeepPartial<CancelCallOfStream>): CancelCallOfStream {
+    const message = createBaseCancelCallOfStream();
+    return message;
+  },
+};
+
+function createBaseCallToolsResponse(): CallToolsResponse {
+  return { number: 0n, outcome: undefined, callId: "" };
+}
+
+export const CallToolsResponse: MessageFns<CallToolsResponse> = {
+  encode(message: CallToolsResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.number !== 0n) {
+      if (BigInt.asUintN(64, message.number) !== message.number) {
+        throw new globalThis.Error("value provided for field message.number of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.number);
+    }
+    switch (message.outcome?.$case) {
+      case "result":
+        ToolResult.encode(message.outcome.value, writer.uint32(18).fork()).join();
+        break;
+      case "error":
+        CallError.encode(message.outcome.value, writer.uint32(26).fork()).join();
+        break;
+    }
+    if (message.callId !== "") {
+      writer.uint32(34).string(message.callId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): CallToolsResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseCallToolsResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.number = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.outcome = { $case: "result", value: ToolResult.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.outcome = { $case: "error", value: CallError.decode(reader, reader.uint32()) };
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.callId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<CallToolsResponse>): CallToolsResponse {
+    return CallToolsResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<CallToolsResponse>): CallToolsResponse {
+    const message = createBaseCallToolsResponse();
+    message.number = (object.number !== undefined && object.number !== null) ? BigInt(object.number) : 0n;
+    switch (object.outcome?.$case) {
+      case "result": {
+        if (object.outcome?.value !== undefined && object.outcome?.value !== null) {
+          message.outcome = { $case: "result", value: ToolResult.fromPartial(object.outcome.value) };
+        }
+        break;
+      }
+      case "error": {
+        if (object.outcome?.value !== undefined && object.outcome?.value !== null) {
+          message.outcome = { $case: "error", value: CallError.fromPartial(object.outcome.value) };
+        }
+        break;
+      }
+    }
+    message.callId = object.callId ?? "";
+    return message;
+  },
+};
+
 /** Lists and calls the tools of all servers of a namespace. */
 export type ToolServiceService = typeof ToolServiceService;
 export const ToolServiceService = {
@@ -2128,6 +2438,27 @@ export const ToolServiceService = {
       Buffer.from(CallToolStreamResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): CallToolStreamResponse => CallToolStreamResponse.decode(value),
   },
+  /**
+   * Many calls over one stream, for apps that call often: a call costs about half of what it costs as an RPC of its own. Each
+   * call is as with CallTool, and all are under way at the same time. Every call gets exactly one response, as soon as it has
+   * ended: responses come in any order and have the number that the app gave the call. A call that fails ends with `error`, and
+   * the stream goes on.
+   *
+   * When the app has closed its side, the calls that are under way finish, then the stream ends. Cancelling the stream, its
+   * deadline, or losing it cancels every call of it that was not detached. A stream has at most `limits.calls_per_stream` calls
+   * under way, among them those whose responses the app has not read; one more gets RESOURCE_EXHAUSTED `TOO_MANY_CALLS`.
+   * When the daemon stops, it reads no more: calls that are under way have as long as those of CallTool, then the stream ends
+   * with UNAVAILABLE `DRAINING`; a call that has no response then was not made.
+   */
+  callTools: {
+    path: "/mcpsidecar.v1.ToolService/CallTools" as const,
+    requestStream: true as const,
+    responseStream: true as const,
+    requestSerialize: (value: CallToolsRequest): Buffer => Buffer.from(CallToolsRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): CallToolsRequest => CallToolsRequest.decode(value),
+    responseSerialize: (value: CallToolsResponse): Buffer => Buffer.from(CallToolsResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): CallToolsResponse => CallToolsResponse.decode(value),
+  },
 } as const;
 
 export interface ToolServiceServer extends UntypedServiceImplementation {
@@ -2153,6 +2484,19 @@ export interface ToolServiceServer extends UntypedServiceImplementation {
   callTool: handleUnaryCall<CallToolRequest, CallToolResponse>;
   /** The same with progress, log messages, questions and the states of a task as they come, then exactly one result, last. */
   callToolStream: handleServerStreamingCall<CallToolStreamRequest, CallToolStreamResponse>;
+  /**
+   * Many calls over one stream, for apps that call often: a call costs about half of what it costs as an RPC of its own. Each
+   * call is as with CallTool, and all are under way at the same time. Every call gets exactly one response, as soon as it has
+   * ended: responses come in any order and have the number that the app gave the call. A call that fails ends with `error`, and
+   * the stream goes on.
+   *
+   * When the app has closed its side, the calls that are under way finish, then the stream ends. Cancelling the stream, its
+   * deadline, or losing it cancels every call of it that was not detached. A stream has at most `limits.calls_per_stream` calls
+   * under way, among them those whose responses the app has not read; one more gets RESOURCE_EXHAUSTED `TOO_MANY_CALLS`.
+   * When the daemon stops, it reads no more: calls that are under way have as long as those of CallTool, then the stream ends
+   * with UNAVAILABLE `DRAINING`; a call that has no response then was not made.
+   */
+  callTools: handleBidiStreamingCall<CallToolsRequest, CallToolsResponse>;
 }
 
 export interface ToolServiceClient extends Client {
@@ -2214,6 +2558,24 @@ export interface ToolServiceClient extends Client {
     metadata?: Metadata,
     options?: Partial<CallOptions>,
   ): ClientReadableStream<CallToolStreamResponse>;
+  /**
+   * Many calls over one stream, for apps that call often: a call costs about half of what it costs as an RPC of its own. Each
+   * call is as with CallTool, and all are under way at the same time. Every call gets exactly one response, as soon as it has
+   * ended: responses come in any order and have the number that the app gave the call. A call that fails ends with `error`, and
+   * the stream goes on.
+   *
+   * When the app has closed its side, the calls that are under way finish, then the stream ends. Cancelling the stream, its
+   * deadline, or losing it cancels every call of it that was not detached. A stream has at most `limits.calls_per_stream` calls
+   * under way, among them those whose responses the app has not read; one more gets RESOURCE_EXHAUSTED `TOO_MANY_CALLS`.
+   * When the daemon stops, it reads no more: calls that are under way have as long as those of CallTool, then the stream ends
+   * with UNAVAILABLE `DRAINING`; a call that has no response then was not made.
+   */
+  callTools(): ClientDuplexStream<CallToolsRequest, CallToolsResponse>;
+  callTools(options: Partial<CallOptions>): ClientDuplexStream<CallToolsRequest, CallToolsResponse>;
+  callTools(
+    metadata: Metadata,
+    options?: Partial<CallOptions>,
+  ): ClientDuplexStream<CallToolsRequest, CallToolsResponse>;
 }
 
 export const ToolServiceClient = makeGenericClientConstructor(
