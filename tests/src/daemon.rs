@@ -99,6 +99,7 @@ pub struct Builder {
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
     cgroup: Option<PathBuf>,
+    program: Option<PathBuf>,
     watched: bool,
     limitable: bool,
 }
@@ -183,6 +184,13 @@ impl Builder {
         self
     }
 
+    /// Starts this program in place of the daemon's, for example one that watches it.
+    #[must_use]
+    pub fn program(mut self, program: &Path) -> Self {
+        self.program = Some(program.to_owned());
+        self
+    }
+
     fn prepare(self) -> Prepared {
         let home = tempfile::Builder::new()
             .prefix("mcp-sidecar-")
@@ -199,6 +207,7 @@ impl Builder {
             settings: self.settings,
             env: self.env,
             cgroup: self.cgroup,
+            program: self.program,
             tap: self.watched.then(Tap::default),
             limitable: self.limitable,
         };
@@ -266,6 +275,7 @@ struct Prepared {
     settings: BTreeMap<String, BTreeMap<String, String>>,
     env: Vec<(String, String)>,
     cgroup: Option<PathBuf>,
+    program: Option<PathBuf>,
     tap: Option<Tap>,
     limitable: bool,
 }
@@ -381,7 +391,11 @@ impl TestDaemon {
     }
 
     async fn spawn(&mut self) {
-        let mut process = self.prepared.spawn(&daemon_binary().await);
+        let program = match &self.prepared.program {
+            Some(program) => program.clone(),
+            None => daemon_binary().await,
+        };
+        let mut process = self.prepared.spawn(&program);
         let serving = async {
             loop {
                 if let Some(status) = process.ended() {
