@@ -52,11 +52,11 @@ async fn run(calls: u64) -> u64 {
 fn total(file: &Path) -> u64 {
     let text = std::fs::read_to_string(file).unwrap();
     let lines = text.lines();
-    let totals = lines.filter_map(|line| {
+    let mut totals = lines.filter_map(|line| {
         line.strip_prefix("totals: ")
             .or_else(|| line.strip_prefix("summary: "))
     });
-    totals.last().unwrap().trim().parse().unwrap()
+    totals.next_back().unwrap().trim().parse().unwrap()
 }
 
 /// Instructions per call, if valgrind is there.

@@ -90,7 +90,7 @@ async fn run(words: &[&str]) -> ExitCode {
             }
         }
         ["budgets", groups @ ..] => {
-            if !budgets(groups, as_json).await {
+            if !Box::pin(budgets(groups, as_json)).await {
                 return ExitCode::FAILURE;
             }
         }
@@ -110,7 +110,7 @@ async fn budgets(groups: &[&str], as_json: bool) -> bool {
             continue;
         }
         let measured = match *group {
-            "calls" => calls::budgets().await,
+            "calls" => Box::pin(calls::budgets()).await,
             "memory" => memory::budgets().await,
             "instructions" => instructions::budgets().await,
             "starts" => starts::budgets().await,

@@ -258,7 +258,7 @@ impl Sidecar {
             .connect()
             .await
             .unwrap();
-        let client = client.with_deadline(Duration::from_secs(60));
+        let client = client.with_deadline(Duration::from_mins(1));
         Self { daemon, client }
     }
 

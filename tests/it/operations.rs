@@ -1,4 +1,4 @@
-//! `docs/operations.md`: its configuration is acceptable, its commands exist, and the package is made as it says.
+//! `docs/operations.md`: its configuration is acceptable, and its commands exist.
 
 use std::process::Output;
 

@@ -12,6 +12,9 @@ use crate::process::{target_dir, workspace_dir};
 /// Version of the tool.
 const CARGO_DEB: &str = "3.8.0";
 
+/// What the tool is told for a release; here the programs are those of the tests.
+pub const CARGO_DEB_ARGUMENTS: [&str; 3] = ["--package", "mcp-sidecard", "--no-build"];
+
 /// The package with the programs as the tests use them; made once per process.
 pub async fn debian_package() -> &'static Path {
     static MADE: OnceCell<PathBuf> = OnceCell::const_new();
@@ -27,14 +30,8 @@ async fn make() -> PathBuf {
     let package = target_dir().join("package/mcp-sidecar.deb");
     let mut command = Command::new(cargo_deb().await);
     command
-        .args([
-            "--package",
-            "mcp-sidecard",
-            "--no-build",
-            "--no-strip",
-            "--fast",
-            "--quiet",
-        ])
+        .args(CARGO_DEB_ARGUMENTS)
+        .args(["--no-strip", "--fast", "--quiet"])
         .args(["--profile", profile, "--output"])
         .arg(&package)
         .env("CARGO_TARGET_DIR", target_dir())

@@ -49,7 +49,7 @@ pub const SETS: &[Set] = &[
         packages: &[
             "@modelcontextprotocol/server@2.4.0",
             "@modelcontextprotocol/node@2.1.2",
-            "zod@4",
+            "zod@4.6.7",
         ],
     },
     Set {

@@ -1,5 +1,6 @@
 //! Packages of this project, built as they are published and installed into empty projects.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -162,4 +163,77 @@ pub fn go_module(dir: &Path) -> Result<String, String> {
     std::fs::write(dir.join("go.mod"), app).map_err(|cause| cause.to_string())?;
     std::fs::copy(sdk.join("go.sum"), dir.join("go.sum")).map_err(|cause| cause.to_string())?;
     Ok(path.to_owned())
+}
+
+/// Programs on the Rust client, in a package of their own that has these dependencies, and the client as its packed crate; in the
+/// order in which they are given, each with its name and its source.
+pub fn rust_programs(dependencies: &str, programs: &[(String, String)]) -> Vec<PathBuf> {
+    let (client, contract) = (
+        workspace_dir().join("client-sdk/rust"),
+        workspace_dir().join("proto"),
+    );
+    let mut version = DefaultHasher::new();
+    (dependencies, programs).hash(&mut version);
+    let name = format!("rust-{:08x}", version.finish() >> 32);
+    let dir = made_once(&name, &[&client, &contract], |dir| {
+        let cargo = || Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let crates = ["mcp-sidecar-proto", "mcp-sidecar-client"];
+        let mut package = cargo();
+        package.args([
+            "package",
+            "--quiet",
+            "--offline",
+            "--allow-dirty",
+            "--no-verify",
+        ]);
+        for name in crates {
+            package.args(["--package", name]);
+        }
+        let packed = dir.join("packed");
+        run(package
+            .arg("--target-dir")
+            .arg(&packed)
+            .current_dir(workspace_dir()))?;
+        let app = dir.join("app");
+        let sources = app.join("src/bin");
+        std::fs::create_dir_all(&sources).map_err(|cause| cause.to_string())?;
+        let mut manifest = format!(
+            "[package]\nname = \"app\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n{dependencies}\n[workspace]\n\n\
+             [patch.crates-io]\n"
+        );
+        for name in crates {
+            let file = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
+            let archive = packed.join("package").join(format!("{file}.crate"));
+            run(Command::new("tar")
+                .arg("-xzf")
+                .arg(archive)
+                .arg("-C")
+                .arg(dir))?;
+            let _ = writeln!(manifest, "{name} = {{ path = \"../{file}\" }}");
+        }
+        std::fs::write(app.join("Cargo.toml"), manifest).map_err(|cause| cause.to_string())?;
+        // The versions of the workspace, which are there.
+        let lock = workspace_dir().join("Cargo.lock");
+        std::fs::copy(lock, app.join("Cargo.lock")).map_err(|cause| cause.to_string())?;
+        for (program, code) in programs {
+            std::fs::write(sources.join(format!("{program}.rs")), code)
+                .map_err(|cause| cause.to_string())?;
+        }
+        let built = target_dir().join("packages/cargo");
+        run(cargo()
+            .args(["build", "--quiet", "--offline", "--target-dir"])
+            .arg(&built)
+            .current_dir(&app))?;
+        let bin = dir.join("bin");
+        std::fs::create_dir_all(&bin).map_err(|cause| cause.to_string())?;
+        for (program, _) in programs {
+            std::fs::copy(built.join("debug").join(program), bin.join(program))
+                .map_err(|cause| cause.to_string())?;
+        }
+        Ok(())
+    });
+    let programs = programs.iter();
+    programs
+        .map(|(program, _)| dir.join("bin").join(program))
+        .collect()
 }

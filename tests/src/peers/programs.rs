@@ -25,25 +25,52 @@ pub fn need(story: &str, programs: &[(&str, &str)]) {
     }
 }
 
-/// The fenced blocks of a language in a Markdown file, in order.
-pub fn blocks(file: &Path, language: &str) -> Vec<String> {
+/// A fenced block of a page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// The heading above it, of whatever level.
+    pub heading: String,
+    /// What is written behind its fence.
+    pub language: String,
+    /// Its lines.
+    pub text: String,
+}
+
+/// All fenced blocks of a Markdown file, in order.
+pub fn fenced(file: &Path) -> Vec<Block> {
     let text =
         std::fs::read_to_string(file).unwrap_or_else(|cause| panic!("{}: {cause}", file.display()));
-    let mut blocks = Vec::new();
-    let mut open: Option<(bool, String)> = None;
+    let (mut blocks, mut heading) = (Vec::new(), String::new());
+    let mut open: Option<Block> = None;
     for line in text.lines() {
-        if let Some(fence) = line.strip_prefix("```") {
-            match open.take() {
-                None => open = Some((fence == language, String::new())),
-                Some((true, block)) => blocks.push(block),
-                Some(_) => {}
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(language), None) => {
+                open = Some(Block {
+                    heading: heading.clone(),
+                    language: language.to_owned(),
+                    text: String::new(),
+                });
             }
-        } else if let Some((true, block)) = &mut open {
-            block.push_str(line);
-            block.push('\n');
+            (None, Some(block)) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+            }
+            (None, None) if line.starts_with('#') => {
+                line.trim_start_matches('#').trim().clone_into(&mut heading);
+            }
+            (None, None) => {}
         }
     }
+    assert!(open.is_none(), "{}: a block does not end", file.display());
     blocks
+}
+
+/// The fenced blocks of a language in a Markdown file, in order.
+pub fn blocks(file: &Path, language: &str) -> Vec<String> {
+    let blocks = fenced(file).into_iter();
+    let blocks = blocks.filter(|block| block.language == language);
+    blocks.map(|block| block.text).collect()
 }
 
 /// Runs a program with this input to its end, within a bound: whether it succeeded, and what it wrote to its standard
